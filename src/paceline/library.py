@@ -92,7 +92,7 @@ def _order(
     if resume is not None:
         request = resumed_run(resume, flags, file=config, override=override)
     elif override:
-        raise ConfigError("override names options of a run that is gone on with, and resume is None; leave it out")
+        raise ConfigError("override names options that a resumed run may change, and resume is None; leave it out")
     else:
         request = new_run(flags, file=config)
     hold_base(request.base)

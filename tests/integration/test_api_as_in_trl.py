@@ -430,7 +430,7 @@ def test_weights_in_4_bits_are_read_after_everything_else_is_found_good(tmp_path
     parts = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True), "peft_config": LORA}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("# my notes\n")
-    with pytest.raises(ConfigError, match=r"holds config\.yaml, which a run would write over"):
+    with pytest.raises(ConfigError, match=r"holds config\.yaml, which a run would overwrite"):
         trainer(tmp_path, model=model_directory, parts=parts)
 
 

@@ -257,7 +257,7 @@ def test_evaluate_finds_what_the_run_found_at_its_end(tmp_path, model, capsys):
         ({"dataset": []}, "dataset must have at least one row, got none; give rows, or an address"),
         ({"dataset": ROWS, "eval_dataset": "dataset"}, "eval_dataset dataset is the name of the rows that are given"),
         ({"eval_dataset": {"a=b": ROWS}}, "eval_dataset must name its sets by letters, digits, dots and hyphens"),
-        ({"override": ["seed"]}, "override names options of a run that is gone on with, and resume is None"),
+        ({"override": ["seed"]}, "override names options that a resumed run may change, and resume is None"),
     ],
 )
 def test_a_wrong_keyword_is_refused_in_the_words_of_keywords_before_anything_is_loaded(options, sentence):
@@ -283,7 +283,7 @@ def test_a_body_that_does_not_do_its_part_is_told_so(tmp_path, model):
     options = {**SMALL, "model": model, "dataset": ROWS, "reward_funcs": variety}
     with pytest.raises(ValueError, match=r"sample\(\) belongs to a step; call it within `for step in session:`"):
         paceline.Session(**options).sample()
-    with pytest.raises(TrainingError, match=r"step 1 has no update; call sample\(\) and then update\(groups\) in each"):
+    with pytest.raises(TrainingError, match=r"step 1 has no update; call sample\(\) and update\(groups\) in each step"):
         without_update(**options, output_dir=tmp_path / "a")
     kept = []
     with pytest.raises(ValueError, match=r"update must get groups of the same step's sample\(\), each once and with"):

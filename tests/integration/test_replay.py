@@ -90,7 +90,7 @@ def test_steps_from_before_a_change_of_options_are_said_to_have_had_others(run, 
     copy.write_identity({**run.identity(), "changes": [{"after_step": 2, "options": {}, "files": {}}]})
     found = replayed(copy, capsys, "--step", 3)
     assert not found["is_exact"]
-    assert found["weights"].endswith("; under the run's options of today, which were others up to step 2")
+    assert found["weights"].endswith("; under the run's present options, which differed up to step 2")
 
 
 def test_the_table_has_both_objectives_beside_what_was_recorded(run, capsys):

@@ -183,9 +183,9 @@ MALFORMED = [
     ("hermes", tags(F, "{"), NOT_JSON),  # the first call is not carried out either
     ("hermes", tags(xml("f")), NOT_JSON),
     ("hermes", tags(F + G), AFTER),
-    ("hermes", tags('{"name": "f", "arguments": {"x": NaN}}'), "a call is no JSON: NaN is no number there"),
-    ("hermes", tags('{"name": "f", "arguments": {"x": -Infinity}}'), "a call is no JSON: -Infinity is no number there"),
-    ("hermes", tags('{"name": "f", "arguments": {"x": 1e999}}'), "a call is no JSON: 1e999 is no number there"),
+    ("hermes", tags('{"name": "f", "arguments": {"x": NaN}}'), "a call is no JSON: NaN is no JSON number"),
+    ("hermes", tags('{"name": "f", "arguments": {"x": -Infinity}}'), "a call is no JSON: -Infinity is no JSON number"),
+    ("hermes", tags('{"name": "f", "arguments": {"x": 1e999}}'), "a call is no JSON: 1e999 is no JSON number"),
     ("hermes", tags('{"name": "f", "arguments": {"x": 1, "x": 2}}'), 'a call is no JSON: the key "x" is given twice'),
     ("hermes", tags('{"\\ud800": 1, "\\ud800": 2}'), 'a call is no JSON: the key "\\ud800" is given twice'),
     ("hermes", tags('{"name": "f", "arguments": {"x": "\\ud800"}}'),

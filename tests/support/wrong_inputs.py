@@ -218,7 +218,7 @@ CASES = {
     ),
     "output dir holds files of the user's own": (
         TRAIN + "--max-completion-length 64 --output-dir mine",
-        ["--output-dir mine", "config.yaml, evals, which a run would write over"],
+        ["--output-dir mine", "config.yaml, evals, which a run would overwrite"],
     ),
     "resume of a configuration of the user's own": ("train --resume mine", ["--resume mine", "did not write"]),
     **{

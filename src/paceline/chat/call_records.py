@@ -1,4 +1,4 @@
-"""Calls in JSON: values that every reader understands alike, and records of a tool's name and its arguments."""
+"""Tool calls in JSON: a parser of values that every reader understands alike, and the calls in a parsed value."""
 
 import json
 import math
@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
 CallFormat = Literal["deepseek", "glm", "hermes", "kimi", "llama", "mistral", "openai", "react", "xml"]
-"""How a model writes its calls; see `calls`."""
+"""How a model writes its calls; the table is in `calls.py`."""
 UNTYPED: tuple[CallFormat, ...] = ("glm", "xml")
-"""Forms in which every argument is text."""
+"""Formats in which every argument is text."""
 
 ParsedCall = tuple[str, dict[str, Any]]
 """Name of the tool, and the arguments by name."""
 
 TEXT_ARGUMENT = "input"
-"""Name of the argument that an `Action Input:` of plain text is."""
+"""Name of the argument that an `Action Input:` of plain text becomes."""
 MAX_DEPTH = 100
-"""Objects and lists in one another, at most: what is nested deeper could not be written down again."""
+"""Deepest nesting of objects and lists: a deeper value could not be serialised again."""
 LONGEST_NAME = 60
-"""Characters of a name that a line about it repeats, at most."""
+"""Characters of a name or number that an error quotes, at most."""
 TEXT_AFTER = "text stands after the JSON of a call: write nothing there"
 TOO_DEEP = f"a call is no JSON: it is nested more than {MAX_DEPTH} deep"
 
 
 class MalformedCall(ValueError):
-    """A call that cannot be read: one line for the model."""
+    """A tool call that cannot be parsed; the message is one line for the model."""
 
 
 def strict_json(text: str) -> Any:
@@ -42,7 +42,7 @@ def strict_json(text: str) -> Any:
 
 
 def _refuse_number(text: str) -> NoReturn:
-    raise MalformedCall(f"a call is no JSON: {text[:LONGEST_NAME]} is no number there")
+    raise MalformedCall(f"a call is no JSON: {text[:LONGEST_NAME]} is no JSON number")
 
 
 def _finite(text: str) -> float:
@@ -51,7 +51,7 @@ def _finite(text: str) -> float:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; what a tool would make of a key that is given twice is not known."""
+    """Build an object; a repeated key is refused, as readers differ in which of its values counts."""
     value = dict[str, Any]()
     for key, item in pairs:
         if key in value:
@@ -66,7 +66,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def first_json(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that begins here, and where it ends; see `strict_json`."""
+    """Return the JSON value that begins at `start`, and the index of its end; raises as `strict_json` does."""
     start = _SPACE.match(text, start).end()  # type: ignore[union-attr]  # matches anything
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -81,8 +81,8 @@ def first_json(text: str, start: int) -> tuple[Any, int]:
 
 
 def _check_values(value: Any) -> None:
-    """Refuse what Python reads, but could not write down as UTF-8 again."""
-    level, depth = list[Any]([[value]]), 0  # objects and lists that are as deep
+    """Refuse values that Python parses and could not serialise again: nested too deep, or half a surrogate pair."""
+    level, depth = list[Any]([[value]]), 0  # objects and lists of one depth
     while level:
         if depth > MAX_DEPTH:
             raise MalformedCall(TOO_DEEP)
@@ -93,7 +93,7 @@ def _check_values(value: Any) -> None:
 
 
 def named(name: str) -> str:
-    """Return a name for a line about it: in quotes, on one line, cut where it is long."""
+    """Return a name as an error quotes it: in quotes, on one line, cut to `LONGEST_NAME`."""
     return json.dumps(name[:LONGEST_NAME], ensure_ascii=_SURROGATE.search(name) is not None)
 
 
@@ -101,7 +101,7 @@ def calls_of(value: object) -> list[ParsedCall]:
     """Return the calls of a record: one, a list of them, or `{"tool_calls": [...]}`.
 
     Raises:
-        MalformedCall: one is none.
+        MalformedCall: a record is no call.
     """
     if isinstance(value, Mapping) and value.get("tool_calls") is not None:
         value = value["tool_calls"]
@@ -109,7 +109,7 @@ def calls_of(value: object) -> list[ParsedCall]:
 
 
 def _inner(value: object) -> object:
-    """A call out of `{"type": "function", "function": {...}}`."""
+    """Return the value of `function` in `{"type": "function", "function": {...}}`; any other value as it is."""
     return value["function"] if isinstance(value, Mapping) and isinstance(value.get("function"), Mapping) else value
 
 
@@ -125,7 +125,7 @@ def call_of(value: object) -> ParsedCall:
     if not isinstance(text, str):
         try:
             text = json.dumps(text)
-        except (TypeError, ValueError, RecursionError):  # an object of a row of data
+        except (TypeError, ValueError, RecursionError):  # a Python object that a row of data holds
             text = "null"
     arguments = strict_json(text)
     if not isinstance(arguments, dict):
@@ -137,7 +137,7 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 def names_a_call(value: object) -> bool:
-    """Return True if a JSON value means to be a call, readable or not."""
+    """Return True if a JSON value looks like a call, well formed or not."""
     if isinstance(value, list):
         return any(map(names_a_call, value))
     inner = _inner(value)

@@ -1,5 +1,7 @@
 """Messages and tools in the one form in which they are rendered, whoever writes them: rows, trainers and requests.
 
+A message holds text alone: an image or another part that is no text is refused (`content_text`).
+
 | as it is written                                                | as it is read                                   |
 |-----------------------------------------------------------------|-------------------------------------------------|
 | a text, or a list of parts of type `text`                       | the text; parts are joined                      |

@@ -1,4 +1,4 @@
-"""What a model is asked for, the context that it reads for it, and the turn that it samples."""
+"""A request for a model's turn, the context that the model reads before the turn, and the turn as it is parsed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,13 +31,13 @@ class AgentTurn:
     calls: tuple[ToolCall, ...] = ()
     """Tool calls in the order of the text."""
     malformed: str | None = None
-    """Problem of a call that cannot be read; the other calls of the turn are then not to be carried out."""
+    """What is wrong with a call that cannot be parsed; no call of the turn is then carried out."""
     finish_reason: FinishReason
     """`length`: the turn was cut at the limit of a turn."""
     is_last: bool
-    """True if no turn can follow: the model will not read an observation, so nothing is to be done for one."""
+    """True if no turn can follow: the model will read no observation, so none has to be made."""
     reasoning: str | None = None
-    """Thinking that the turn begins with, which is not in `content`; set in the reply to a `ModelRequest`."""
+    """Thinking at the beginning of the turn, which `content` leaves out; set in the reply to a `ModelRequest`."""
     num_read: int = 0
     """Tokens of the turn's context; set in the reply to a `ModelRequest`."""
     num_sampled: int = 0
@@ -52,47 +52,47 @@ class AgentTurn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRequest:
-    """A program's request for a turn, in the place of messages to add: the program holds the conversation.
+    """A request for the model's next turn, from a program that keeps the conversation itself.
 
-    All tokens of a turn that it goes on from are read as they are; only `messages` are encoded.
+    A request that continues an earlier turn keeps all tokens up to that turn's end; only `messages` are encoded.
     """
 
     messages: tuple[Message, ...] = ()
-    """All messages that the model is to read, or, with `after`, those behind that turn."""
+    """All messages that the model is to read, or, with `after`, those that follow that turn."""
     after: int | None = None
-    """Number of the turn that it goes on from, the latest or an earlier one; None: it has a context of its own."""
+    """Number of the turn that the request continues, the latest or an earlier one; None: a new context."""
     text: str | None = None
-    """Plain text to continue without a chat template, in the place of `messages`; None: there are messages."""
+    """Plain text to continue without a chat template, instead of `messages`; None: there are messages."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of the tools that the model is shown."""
     reads_calls: bool = True
-    """False: tools are shown, and whatever the model writes is text."""
+    """False: the model is shown the tools, and whatever it writes counts as text."""
     max_tokens: int | None = None
     """Tokens of the turn, at most; None: as many as the run allows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of sampling that it asks for. In training the run's own hold, and another value is noted."""
+    """Sampling settings that the program asks for. In training the run's settings apply, and a difference is noted."""
     wants_ids: bool = False
-    """True: the reply has token ids."""
+    """True: the reply has the ids of the tokens read and sampled."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnContext:
-    """What the model reads before a turn."""
+    """Tokens and messages that the model reads before a turn."""
 
     ids: tuple[int, ...]
     """The whole context."""
     observed: tuple[int, ...] = ()
-    """Tokens behind the latest turn, which the context goes on from; empty: it is a context of its own."""
+    """Tokens appended to the latest turn; empty: the context was rendered as a whole."""
     messages: tuple[Message, ...]
-    """All messages of the context, as they are read."""
+    """All messages of the context, with control tokens escaped."""
     observation: tuple[Message, ...]
     """Messages new since the latest turn."""
     notes: tuple[str, ...]
-    """What was done to the new messages, each in a few words."""
+    """Changes made to the new messages, such as escaping or cutting, each in a few words."""
 
 
 def requested_context(request: ModelRequest, tokens: TurnTokens) -> TurnContext:
-    """Return the context of a request that goes on from no turn.
+    """Return the context of a request that continues no turn.
 
     Raises:
         ModelError: the chat template refuses its messages.
@@ -107,9 +107,9 @@ def requested_context(request: ModelRequest, tokens: TurnTokens) -> TurnContext:
 
 
 def parsed_response(request: ModelRequest, tokens: TurnTokens, *, raw: str, text: str) -> tuple[ParsedTurn, str | None]:
-    """Return the turn that a request got as content and calls, and the thinking that it begins with.
+    """Parse the turn sampled for a request: its content and calls, and the thinking at its beginning.
 
-    `raw` has the special tokens but an end token, `text` has none.
+    `raw`: its text with special tokens, without the end token; `text`: without any special token.
     """
     if request.text is not None:
         return ParsedTurn(content=text), None

@@ -191,10 +191,10 @@ class TurnTokens:
     def rewritten(
         self, held: Sequence[int], observed: Sequence[int], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
-        """Return the context of the next turn where it is not `held` and `given`, the ids of `observed`.
+        """Return the whole context of the next turn where it is not `held` followed by `observed`; None where it is.
 
-        So it is where appending is not defined, and where the template rewrites earlier turns and is to be followed. A
-        text that the template leaves as it was sampled is never encoded again: then this is None.
+        It is another one where appending is not defined, and where the template rewrites earlier turns and is to be
+        followed. A text that the template leaves as it was sampled is never encoded again.
         """
         turn = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
         observation = messages[turn + 1 :]

@@ -25,7 +25,7 @@ LATEST = 253_402_300_800
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """The end of an attempt, good or bad."""
+    """How an attempt ended: its status, its step and one sentence."""
 
     time: float
     """Seconds since 1970."""
@@ -41,7 +41,7 @@ class Ending:
 
     @property
     def is_finished(self) -> bool:
-        """Return True if the run came to its regular end."""
+        """Return True if the run finished: nothing is left to resume."""
         return self.resume is None
 
 

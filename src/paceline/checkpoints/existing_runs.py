@@ -1,7 +1,7 @@
 """Checks of a directory before a run uses it, and the lock of its single writer.
 
 A directory holds a run, other files, or nothing. While a writer lives, `.lock` is locked. Its text names the
-writer, stays afterwards, and is the mark that Paceline made the directory.
+writer and stays after the run: it marks a directory that Paceline made.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ LOCK = ".lock"
 _MARK = re.compile(r"process \d+ on host .*\n")
 _HELD: set[tuple[int, int, int]] = set()
 """Process, device and inode of every lock held here; a forked child holds none of its parent's."""
-_TAKING = threading.Lock()
+_HELD_GUARD = threading.Lock()
 WRITTEN = (
     *("config.yaml", "identity.json", *APPENDED, "summary.json", "ended.json", "timeline.json", "report.html", LOCK),
     *("rollouts", "evals", "kept", "tokens", "checkpoints", "final", "stuck", "aside"),
@@ -49,12 +49,12 @@ def refuse_links(path: Path) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise CheckpointError(f"{entry} cannot be looked at ({error.strerror}); look at its name") from None
+            raise CheckpointError(f"{entry} cannot be checked ({error.strerror}); correct its name") from None
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
             continue
         kind = "a link" if stat.S_ISLNK(mode) else "no regular file"
         raise CheckpointError(
-            f"{entry} is {kind}, and a run has files and directories alone; put what it stands for in its place"
+            f"{entry} is {kind}, and a run may hold only files and directories; replace it by a file or a directory"
         )
 
 
@@ -79,8 +79,8 @@ def refuse_no_run(path: Path, flag: str) -> None:
 def refuse_existing_run(path: Path) -> None:
     """Refuse, with a ConfigError, a directory where a new run would destroy an earlier one or foreign files.
 
-    It is a file, holds a run with a finished step or a checkpoint, or files that Paceline did not write under names
-    that a run writes.
+    Refused are a path that is a file, a run with a finished step or a checkpoint, and files that Paceline did not
+    write under names that a run writes.
     """
     refuse_unusable_directory(path)
     refuse_foreign_files(path)
@@ -100,14 +100,14 @@ def refuse_unusable_directory(path: Path) -> None:
         raise ConfigError(f"--output-dir {path} lies below {existing}, which is a file; give another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--output-dir {path} cannot be made, as {existing} is not yours to write in; give another directory"
+            f"--output-dir {path} cannot be made, as this user may not write in {existing}; give another directory"
         )
     refuse_links(path)
 
 
 def refuse_foreign_files(path: Path) -> None:
     """Refuse, with a ConfigError that names them, files that a run would overwrite and Paceline did not write."""
-    # the head of config.yaml alone is not enough: such a file may be a copy, good to be read and not to be replaced
+    # the head of config.yaml alone is not enough: a copied file has it too, and must not be overwritten
     has_own_config = _has_head(path) or not (path / "config.yaml").exists()
     if has_mark(path) and (has_own_config or holds_work(path)):
         return
@@ -120,8 +120,8 @@ def refuse_foreign_files(path: Path) -> None:
     ]
     if foreign:
         raise ConfigError(
-            f"--output-dir {path} holds {', '.join(foreign)}, which a run would write over, and no run of Paceline's "
-            f"was begun there; move {'it' if len(foreign) == 1 else 'them'} away, or give another directory"
+            f"--output-dir {path} holds {', '.join(foreign)}, which a run would overwrite and Paceline did not write; "
+            f"move {'it' if len(foreign) == 1 else 'them'} away, or give another directory"
         )
 
 
@@ -149,11 +149,11 @@ class WriteLock:
     is closed. So locks held by this process are remembered and their files never opened a second time."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock; CheckpointError if a writer here or elsewhere has it, OSError if it cannot be written."""
-        file, me = directory / LOCK, f"process {os.getpid()} on host {socket.gethostname()}\n"
-        with _TAKING:
+        """Take the lock; CheckpointError if this or another process has it, OSError if it cannot be written."""
+        file, writer = directory / LOCK, f"process {os.getpid()} on host {socket.gethostname()}\n"
+        with _HELD_GUARD:
             if _is_held_here(file):
-                raise _in_use(directory, me)
+                raise _in_use(directory, writer)
             descriptor = open_to_write(file, os.O_CREAT)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,14 +162,14 @@ class WriteLock:
                 os.close(descriptor)
                 raise _in_use(directory, holder) from None
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, me.encode(), 0)
+            os.pwrite(descriptor, writer.encode(), 0)
             self._key = _key(os.fstat(descriptor))
             _HELD.add(self._key)
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
-        with _TAKING:
+        with _HELD_GUARD:
             if self._descriptor is None:
                 return
             _HELD.discard(self._key)
@@ -180,7 +180,7 @@ class WriteLock:
 def has_mark(directory: Path) -> bool:
     """Return True if a run of Paceline has held the lock of a directory; another program's `.lock` is no mark."""
     file = directory / LOCK
-    with _TAKING:
+    with _HELD_GUARD:
         # reading a lock that this process holds would release it
         if _is_held_here(file):
             return True
@@ -190,7 +190,7 @@ def has_mark(directory: Path) -> bool:
 def is_being_written(directory: Path) -> bool:
     """Return True while the writer of a run directory lives, in this process or another; the lock is not taken."""
     file = directory / LOCK
-    with _TAKING:
+    with _HELD_GUARD:
         if _is_held_here(file):  # opening it would release the lock
             return True
         try:
@@ -209,7 +209,7 @@ def is_being_written(directory: Path) -> bool:
 def last_writer(directory: Path) -> str | None:
     """Return the text of `.lock`, `process N on host H`; None in a copy without it."""
     file = directory / LOCK
-    with _TAKING:
+    with _HELD_GUARD:
         if _is_held_here(file):
             return f"process {os.getpid()} on host {socket.gethostname()}"
         text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""

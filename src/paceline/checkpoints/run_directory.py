@@ -1,4 +1,4 @@
-"""A run directory: its writer, what is written and how it is read again."""
+"""A run directory: writes and reads its files, and lets one process write at a time."""
 
 import hashlib
 import json
@@ -37,11 +37,11 @@ EVALUATION: Mapping[str, type | UnionType] = {
     **{"step": int, "set": str, "n": int | NoneType},
     **dict.fromkeys(("accuracy", "ci_low", "ci_high"), int | float | NoneType),
 }
-"""Keys of a line of `evals.jsonl` that others compute with, and what each holds."""
+"""Keys of a line of `evals.jsonl` that readers compute with, and the type of each."""
 LONGEST_SET = 200
-"""Characters of a held-out set in the name of a file, which has at most 255 with its step."""
+"""Characters of a held-out set's name in a file name, which may have 255 together with the step."""
 TRACKERS = "trackers.json"
-"""Addresses at which trackers show the run."""
+"""File with the addresses at which trackers show the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class RunDir:
                 refuse_existing_run(path)
                 replaced = (path / "config.yaml").exists()
                 # what a run without a finished step wrote: a first evaluation, and unfinished lines
-                forgotten = [path / name for name in (*APPENDED, "identity.json", ENDED, TRACKERS)]
-                for file in (*forgotten, *step_files(path / "evals")):
+                leftovers = [path / name for name in (*APPENDED, "identity.json", ENDED, TRACKERS)]
+                for file in (*leftovers, *step_files(path / "evals")):
                     file.unlink(missing_ok=True)
                 write_whole(path / "config.yaml", config_text.encode())
                 failing.pop_all()
@@ -121,9 +121,9 @@ class RunDir:
         self.close()
 
     def append_metrics(self, record: Record) -> None:
-        """Append one optimiser step; on return it survives a crash.
+        """Append the record of one step; on return it survives a crash.
 
-        ValueError: a number is not finite; the message names its key. StorageError: the disk refused; nothing stays.
+        ValueError: the key that is named holds no finite number. StorageError: the disk refused; nothing is appended.
         """
         append(self.path / "metrics.jsonl", json_line(record))
 
@@ -272,7 +272,7 @@ class RunDir:
         """Remove everything after `step` except committed rollouts; a run resumed from there writes it again.
 
         Each file changes in one rename, so a crash in between leaves a directory that this can be called on again.
-        Returns the steps right after it whose rollouts are there; what was damaged, and all after it, is gone.
+        Returns the committed steps that follow without a gap. A damaged one and all after it are removed.
         """
         # read before anything is removed: a damaged line is refused, and a refusal changes no file
         series = (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals()))
@@ -286,9 +286,9 @@ class RunDir:
                 file.unlink()
         first = max(step, 0)
         # rollouts after a failed step come from weights that this attempt may not reach
-        wrong = [kept_step for kept_step in step_files(self.path / "kept").values() if kept_step > first]
-        if wrong:
-            self.discard_rollouts_after(min(wrong))
+        failed = [kept_step for kept_step in step_files(self.path / "kept").values() if kept_step > first]
+        if failed:
+            self.discard_rollouts_after(min(failed))
         committed = committed_after(self._journal, first, self._rollouts_content)
         self.discard_rollouts_after(first + len(committed.entries))
         return committed

@@ -1,4 +1,4 @@
-"""`paceline audit`: reward functions against known cheats, on tasks of a dataset; no model, no weights."""
+"""`paceline audit`: test reward functions with known cheats on tasks of a dataset, without a model."""
 
 import json
 from typing import TYPE_CHECKING
@@ -28,9 +28,9 @@ NAMES = (
 )
 """Options that decide what a completion of a row earns."""
 CODE_OPTIONS = ("reward_funcs", "dataset", "sandbox")
-"""Options whose code is run."""
+"""Options that may name code, which is run."""
 REWARD = CommandFlag(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
-JSON = CommandFlag(name="json", metavar="FILE", help="Write everything that came out to this file too.")
+JSON = CommandFlag(name="json", metavar="FILE", help="File to which all results are written too.")
 
 COMMAND = Command(
     name="audit",
@@ -54,7 +54,7 @@ def run(argv: list[str]) -> int:
             raise ConfigError("--reward and --reward-funcs are both given; give one of them")
         chosen["reward_funcs"] = [arguments.flags["reward"]]
     if "dataset" in chosen and "config" not in arguments.flags:
-        # a configuration has to name a model, and a recipe made for another dataset is dropped; none is loaded
+        # a configuration has to name a model, though none is loaded; this name keeps out an embedded model's recipe
         chosen["model"] = "no-model"
     configuration = read_configuration(chosen, file=arguments.flags.get("config"))
     hold_base(configuration.base)
@@ -68,12 +68,12 @@ def run(argv: list[str]) -> int:
         try:
             path.write_text(f"{text}\n", encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"--json {path} cannot be written ({error.strerror}); choose another place") from None
+            raise ConfigError(f"--json {path} cannot be written ({error.strerror}); give another file") from None
     return DONE if all(result.is_clean for result in audits) else FAILED
 
 
 def _audits(config: Config) -> list["Audit"]:
-    """Audit every reward function of a configuration, and print what came out."""
+    """Audit every reward function of a configuration, and print the results."""
     from rich.markup import escape
 
     from paceline.reports.console import PlainConsole
@@ -87,7 +87,7 @@ def _audits(config: Config) -> list["Audit"]:
     for name, function in functions.items():
         if isinstance(function, BuiltIn) and function.needs_group:
             raise ConfigError(
-                f"--reward-funcs {name} compares the completions of a prompt, which attacks are not; give mode=score"
+                f"--reward-funcs {name} compares a prompt's completions, and attacks are graded alone; give mode=score"
             )
         if isinstance(function, BuiltIn) and function.describe is not None:
             print(function.describe())

@@ -1,4 +1,4 @@
-"""`paceline chat`: a conversation with a model in the terminal, or from a script of lines, also with tools."""
+"""`paceline chat`: a conversation with a model, also with tools, in the terminal or by lines of standard input."""
 
 import itertools
 import queue
@@ -28,14 +28,14 @@ MOST_SHOWN = 500  # Characters of a tool's observation on the screen
 ENDED = Refusal("the conversation has ended")
 CONVERSATION_OPTIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
 CODE_OPTIONS = ("trust_remote_code", "environment", "sandbox")
-"""Options whose code is run."""
+"""Options that may name code, which is run."""
 COMMAND = Command(
     name="chat",
     usage="paceline chat --model MODEL [--environment TOOL ...] [--option value ...]",
-    summary="Talk with a model: a line is a message, and its reply comes as it is sampled. /reset begins anew, /exit "
-    "or the end of the input ends; Ctrl-C stops a reply. With --environment the model may call tools (calculator, "
-    "python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), whose results it reads before it goes on. With --seed the "
-    "same lines get the same replies.",
+    summary="Talk with a model: a line is a message, and its response is printed as it is sampled. /reset starts a new "
+    "conversation, /exit or the end of the input ends it; Ctrl-C stops a response. With --environment the model may "
+    "call tools (calculator, python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), and reads their results before it "
+    "responds. With --seed the same lines get the same responses.",
     flags=(CONFIG,),
     options=(*OPTIONS, *(option for option in options() if option.name in CONVERSATION_OPTIONS)),
 )
@@ -106,7 +106,7 @@ def _converse(chat: "Chat") -> None:
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of the input; Ctrl-C at a prompt begins a new line."""
+    """Yield the lines of standard input; Ctrl-C at the prompt discards the line."""
     is_terminal = sys.stdin.isatty()
     while True:
         try:
@@ -122,7 +122,7 @@ def _lines() -> Iterator[str]:
 
 
 class Chat:
-    """One conversation at a time: the messages of both sides, and the tools that the model may call."""
+    """The current conversation: its messages, and the tools that the model may call."""
 
     def __init__(
         self,

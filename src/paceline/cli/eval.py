@@ -64,7 +64,7 @@ JSON = CommandFlag(
 )
 QUIET = CommandFlag(
     name="quiet",
-    help="Print the accuracy of each held-out set alone: no progress, and nothing of what is measured or how.",
+    help="Print only the accuracy of each held-out set: no progress, and no notes on options and tasks.",
 )
 
 COMMAND = Command(
@@ -88,7 +88,7 @@ def run(argv: list[str]) -> int:
     launch = launched(os.environ)
     if launch is not None:
         if launch.local_rank:
-            return DONE  # the first rank of the machine fails for all: a launcher would end it with another that did
+            return DONE  # only the machine's first rank fails: the launcher would end it at another rank's failure
         raise ConfigError(
             f"paceline eval is one process, and a launcher started {launch.size}; start it without one, or measure in "
             "`paceline train`, whose ranks share the questions"
@@ -112,8 +112,8 @@ def run(argv: list[str]) -> int:
     checked, before = check_held_out(config), list["AccuracyResult"]()
     if "baseline" in arguments.flags:
         baseline = replace(config, model=replace(config.model, model=str(other)))
-        place_of_first = output_dir and output_dir / "baseline"
-        for evaluation in _measured(baseline, checked, console, place_of_first, is_length_free=is_length_free):
+        baseline_dir = output_dir and output_dir / "baseline"
+        for evaluation in _measured(baseline, checked, console, baseline_dir, is_length_free=is_length_free):
             before.append(evaluation)
             if not as_json:
                 tell(results, f"baseline {describe(evaluation)}")
@@ -164,7 +164,7 @@ def _measured(
 
 
 def _kept(results: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterator[AccuracyResult]":
-    """Pass results on; of a measurement that fails the completions so far are kept in the directory."""
+    """Yield the results; if the measurement fails, write its completions so far to the directory."""
     try:
         yield from results
     except PacelineError as error:
@@ -178,7 +178,7 @@ def _kept(results: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Itera
 def _options_and_file(
     operands: list[str], flags: dict[str, object], file: str | None
 ) -> tuple[dict[str, object], str | Path | None]:
-    """Return the options and the file below them, from the arguments or from a run named alone or as the model."""
+    """Return the options and the configuration file that they override; a run may be an operand or the --model."""
     if operands:
         (directory,) = directories(operands, command="eval", form="RUN", at_most=1)
         if "model" in flags or file is not None:
@@ -201,8 +201,8 @@ def _new_directory(named: str | None) -> Path | None:
     directory = local_path(named)
     if holds_something(directory):
         raise ConfigError(
-            f"--output-dir {directory} must be a new or an empty directory; give another, so that no measurement is "
-            "written over"
+            f"--output-dir {directory} must be a new or an empty directory, so that no measurement is overwritten; "
+            "give another"
         )
     return directory
 
@@ -210,7 +210,7 @@ def _new_directory(named: str | None) -> Path | None:
 def _as_json(
     config: Config, evaluation: "AccuracyResult", baseline: str | None, before: "AccuracyResult | None"
 ) -> dict[str, Any]:
-    """Return the line of `evals.jsonl` with the model, the counts of verdicts, and the same of the baseline."""
+    """Return the record of `evals.jsonl` with the model and the counts of verdicts, and the baseline's beside it."""
     line = {"model": config.model.model, **evaluation.record(), "verdicts": evaluation.verdicts()}
     if before is None:
         return line
@@ -222,12 +222,12 @@ def _as_json(
 
 
 def describe(evaluation: "AccuracyResult") -> str:
-    """One line: accuracy with its 95 % interval, held-out set, number of tasks."""
+    """Return one line with the accuracy, its 95 % interval, the held-out set and the number of tasks."""
     return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, {evaluation.sample_size()}"
 
 
 def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
-    """One line: difference with its 95 % interval, and the test behind it."""
+    """Return one line with the difference, its 95 % interval, and the verdict of the test on it."""
     from paceline.reports.summary import as_record, gain, verdict
 
     change = gain(before.completion_records(), after.completion_records())

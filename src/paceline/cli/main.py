@@ -32,7 +32,7 @@ To begin:
   paceline doctor               what this machine can do, and what it lacks
 To train on data of your own; options also in a file, by --config FILE:
   paceline train --model M --dataset D [--option value ...]
-  paceline train --resume RUN   go on with a run where it stood
+  paceline train --resume RUN   resume a run from its last checkpoint
 Before that, with the same options:
   paceline plan                 batches, steps, memory; nothing is loaded
   paceline explain              the objective as a formula, origins of options
@@ -49,7 +49,7 @@ To use what was trained:
   paceline export RUN [FOLDER]  a checkpoint's model, as transformers loads it
 
 `paceline COMMAND --help` shows its usual options, `--help all` every one.
-`paceline --version` says which this is.
+`paceline --version` prints the version.
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
 
@@ -61,7 +61,7 @@ QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-"""Variables that libraries read at import; a value that the user has set stays."""
+"""Environment variables that libraries read at import, set unless the user has set them."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,30 +71,30 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         atexit.register(_silence_libraries)  # registered first, so called last
     words = sys.argv[1:] if argv is None else argv
-    # a run continues after its reader, such as `| head`, is gone
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = TerminalStream(before[0]), TerminalStream(before[1])
+    # a run continues after the reader of its output, such as `head`, has ended
+    originals = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = TerminalStream(originals[0]), TerminalStream(originals[1])
     try:
         return exit_status(lambda: _in_its_directory(words))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = originals
 
 
 def _silence_libraries() -> None:
     """Drop what C libraries write to standard error after Python has ended, such as nanobind's report of leaks in
     torch: it looks like a crash, and no user can act on it."""
     sys.stderr.flush()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    os.close(devnull)
 
 
 def exit_status(command: Callable[[], int]) -> int:
-    """Run a command and return its status; deliberate errors and interrupts become one line on stderr, help a page.
+    """Run a command and return its status; a PacelineError or an interrupt becomes one line on stderr.
 
-    Anything else is a fault of Paceline's own: it keeps its traceback, and Python ends with status 1.
+    Any other exception is a fault of Paceline: it keeps its traceback, and Python ends with status 1.
     """
     try:
         return command()
@@ -153,7 +153,7 @@ class TerminalStream:
         try:
             return self._stream.write(encodable(text, self._stream))
         except BrokenPipeError:
-            self._to_nowhere()
+            self._discard_output()
             return len(text)
 
     def flush(self) -> None:
@@ -161,13 +161,13 @@ class TerminalStream:
         try:
             self._stream.flush()
         except BrokenPipeError:
-            self._to_nowhere()
+            self._discard_output()
 
-    def _to_nowhere(self) -> None:
-        # the descriptor itself: what the stream still holds is written at the end of the process, outside any `try`
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+    def _discard_output(self) -> None:
+        # replaces the descriptor: Python flushes the stream's buffer at exit, outside any `try`
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, self._stream.fileno())
+        os.close(devnull)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

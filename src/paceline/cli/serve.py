@@ -1,4 +1,4 @@
-"""`paceline serve`: a model by OpenAI's interface, for any number of clients at once."""
+"""`paceline serve`: serve a model over OpenAI's interface to any number of clients at once."""
 
 import os
 import signal
@@ -14,21 +14,21 @@ from paceline.runtime.interrupts import StopRequest
 from paceline.serving.loading import load, read_options
 
 KEY = "PACELINE_API_KEY"
-"""Environment variable of the key."""
-LOOK_SECONDS = 0.2
-"""Seconds between looks for a signal to stop."""
+"""Environment variable with the key that clients must send."""
+POLL_SECONDS = 0.2
+"""Seconds between two checks for a signal to stop."""
 
 HOST = CommandFlag(
     name="host",
     metavar="ADDRESS",
-    help="Address to listen on; 0.0.0.0 is all of this machine's, without encryption. (default: 127.0.0.1)",
+    help="Address to listen on; 0.0.0.0 is every address of this machine, without encryption. (default: 127.0.0.1)",
 )
 PORT = CommandFlag(name="port", metavar="N", help="Port; 0 takes one that is free. (default: 8000)")
 API_KEY = CommandFlag(
     name="api_key",
     metavar="TEXT",
-    help=f"Key that clients must have, also as {KEY}, where other users of this machine cannot read it. "
-    "(default: a new one, which is printed)",
+    help=f"Key that clients must send. The environment variable {KEY} sets it too, and hides it from other users of "
+    "this machine. (default: a new key, which is printed)",
 )
 STOP_GRACE = CommandFlag(
     name="stop_grace",
@@ -37,8 +37,8 @@ STOP_GRACE = CommandFlag(
 )
 END_WITH_INPUT = CommandFlag(
     name="end_with_input",
-    help="Stop as at a signal once standard input has ended, also while the model is loaded: for a program that starts "
-    "this one and keeps the other end open, so that nothing is left behind however the program ends.",
+    help="Stop, as at a signal, when standard input ends, also while the model is being loaded. A program that starts "
+    "the server with a pipe as its input then leaves no server behind, however the program ends.",
 )
 SECTIONS = ("model", "engine", "sampling")
 TRAINING_ONLY = ("gradient_checkpointing", "deterministic", "num_generations")
@@ -48,7 +48,7 @@ OPTIONS = tuple(
     for option in options()
     if (option.section in SECTIONS and option.name not in TRAINING_ONLY) or option.name in PROMPT_OPTIONS
 )
-"""Options of a model that responds."""
+"""Options of a served model."""
 COMMAND = Command(
     name="serve",
     usage="paceline serve --model MODEL [--port N] [--option value ...]",
@@ -70,7 +70,7 @@ def run(argv: list[str]) -> int:
     grace = _seconds(arguments.flags.get("stop_grace", "25"))
     key = arguments.flags.get("api_key", os.environ.get(KEY))
     if key is not None and not (key.strip() == key and key.isascii() and key):
-        raise ConfigError("--api-key must be of plain characters without blanks around them; give another one")
+        raise ConfigError("--api-key must be ASCII text without blanks at its ends; give another key")
     configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=("trust_remote_code",))
     print(configuration.origin, flush=True)
     model = load(configuration.config, say=lambda note: print(note, flush=True), loading=loading_libraries)
@@ -79,13 +79,13 @@ def run(argv: list[str]) -> int:
     server = ModelServer(model, host=host, port=port, key=key)
 
     def stop_when_asked() -> int:
-        while stop.received is None and not server.wait(LOOK_SECONDS):
+        while stop.received is None and not server.wait(POLL_SECONDS):
             pass
         if stop.received is not None:
-            print(f"{stop.received}: responses in hand have {grace:g} seconds", flush=True)
+            print(f"{stop.received}: responses in progress have {grace:g} seconds to finish", flush=True)
         broken = server.stop(grace)
-        if not server.wait(0):  # the main thread, within a step that does not end, sees no signal
-            print(f"ended within a step; responses that were broken off: {broken}", flush=True)
+        if not server.wait(0):  # the main thread is stuck in a step of the engine and sees no signal
+            print(f"ended in the middle of a step; unfinished responses: {broken}", flush=True)
             os._exit(INTERRUPTED)
         return broken
 
@@ -98,12 +98,12 @@ def run(argv: list[str]) -> int:
     if stop.received is None:
         assert server.failure is not None
         raise server.failure
-    print("ended" if not broken else f"ended; responses that were broken off: {broken}")
+    print("ended" if not broken else f"ended; unfinished responses: {broken}")
     return INTERRUPTED if broken else DONE
 
 
 def _stop_at_end_of_input() -> None:
-    with suppress(OSError):  # there is none
+    with suppress(OSError):  # standard input is closed
         while os.read(0, 4096):
             pass
     os.kill(os.getpid(), signal.SIGTERM)

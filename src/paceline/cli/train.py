@@ -26,16 +26,16 @@ prints the error may be slower."""
 RESUME = CommandFlag(
     name="resume",
     metavar="RUN",
-    help="Run directory to go on with, exactly where it stood and as it was configured; options beside it that change "
-    "what is computed have to be named by --override. Or one of its checkpoints, such as RUN/checkpoints/step-000100: "
-    "what the run did afterwards is kept in RUN/aside.",
+    help="Run directory to resume from its last checkpoint, with the run's configuration; options that change what is "
+    "computed have to be named by --override. Or one of its checkpoints, such as RUN/checkpoints/step-000100: what the "
+    "run did afterwards is moved to RUN/aside.",
 )
 OVERRIDE = CommandFlag(
     name="override",
     metavar="OPTION",
     several=True,
-    help="With --resume: options that may be otherwise than before from the last checkpoint on, though the run then "
-    "computes something else; dataset, eval_dataset and model stand for their files too.",
+    help="With --resume: options that may change, although the run then computes something else from the last "
+    "checkpoint on; dataset, eval_dataset and model stand for their files too.",
 )
 QUIET = CommandFlag(
     name="quiet",
@@ -44,7 +44,7 @@ QUIET = CommandFlag(
 LOG_FORMAT = CommandFlag(
     name="log_format",
     metavar="FORMAT",
-    help="text: lines that begin with the time, as into a file, on a terminal too. json: one JSON object per line, "
+    help="text: lines that begin with the time, as in a log file, also on a terminal. json: one JSON object per line, "
     "with time and event.",
 )
 COMMAND = Command(
@@ -77,16 +77,16 @@ def run(argv: list[str]) -> int:
 
 
 def _run(argv: list[str], launch: Launched | None) -> int:
-    speaks = launch is None or launch.leads
+    is_leader = launch is None or launch.leads
     arguments = parse(COMMAND, translate_layout_flags(argv))
     log_format = arguments.flags.get("log_format")
     if log_format not in (None, *LOG_FORMATS):
         raise ConfigError(f"--log-format must be {' or '.join(LOG_FORMATS)}, got {log_format!r}")
     console = open_console(log_format=log_format, quiet="quiet" in arguments.flags)
-    log = json_log(console) if speaks else None
+    log = json_log(console) if is_leader else None
     try:
         status, directory = _train(arguments, launch, console)
-    except BaseException as error:  # logged, and raised again
+    except BaseException as error:  # also interrupts: the log ends with the exit status, whatever it is
         if log is not None:
             log.event("end", status=exit_status_of(error), error=first_line(error) or type(error).__name__)
         raise
@@ -96,8 +96,8 @@ def _run(argv: list[str], launch: Launched | None) -> int:
 
 
 def _train(arguments: ParsedArguments, launch: Launched | None, console: Console) -> tuple[int, Path]:
-    """Train as the command line says; returns the exit status and the run's directory."""
-    speaks = launch is None or launch.leads
+    """Train by the parsed arguments; returns the exit status and the run's directory."""
+    is_leader = launch is None or launch.leads
     file, override = arguments.flags.get("config"), arguments.flags.get("override", [])
     objects = NO_OBJECTS
     if "resume" in arguments.flags:
@@ -106,16 +106,16 @@ def _train(arguments: ParsedArguments, launch: Launched | None, console: Console
         check_processes(request.config, launch)
     elif override:
         raise ConfigError(
-            "--override names options of a run that is gone on with, and there is no --resume; leave it out"
+            "--override names options that a resumed run may change, and there is no --resume; leave it out"
         )
     else:
         request = new_run(arguments.options, file=file)
         hold_base(request.base)
-        if speaks:
+        if is_leader:
             tell(console, request.origin)
         check_processes(request.config, launch)
         objects = check(request.config)
-    if speaks and console.is_terminal:
+    if is_leader and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
     status = carry_out(
         request, objects, process=launch, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries

@@ -1,7 +1,7 @@
 """Advantages and bounds of the ratio, each in one table: a row has what help, `explain`, formula and model card show.
 
-A new row of `ADVANTAGES` with a baseline and a scale that others have needs no other code. The loss of a bound is in
-`objective/policy_loss.py`.
+A new row of `ADVANTAGES` with a baseline and a scale that others have needs no other code; another baseline or scale is
+computed in `objective/advantages.py`. The loss of a bound is in `objective/policy_loss.py`.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Guards of a run's numbers: skipped updates, alarms, short memory. They warn, or stop the run."""
+"""Watches a run's metrics: skipped updates, alarms, memory that ran out. Warns, or stops the run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,25 +15,25 @@ NOT_FINITE = "loss or gradient was not finite"
 
 
 def refuse_other_records(path: Path, records: Sequence[Record]) -> None:
-    """Refuse to resume a run whose steps were recorded by another version, without a metric that is computed with now.
+    """Refuse to resume a run whose records lack a metric that this version reads, as another version wrote them.
 
     Raises:
-        CheckpointError: naming the step and the metric.
+        CheckpointError: a record lacks a metric; the sentence names step and metric.
     """
     for record in records:
         missing = sorted(METRICS.keys() - OPTIONAL - record.keys())
         if missing:
             raise CheckpointError(
                 f"--resume {path}: step {record['step']} of metrics.jsonl has no {missing[0]}, as another version "
-                "wrote it; go on with that version, or start a new run from a checkpoint's model/"
+                "wrote it; resume with that version, or start a new run from a checkpoint's model/"
             )
 
 
 class Guards:
-    """Guards over all steps of a run, those before it was resumed included."""
+    """Skipped updates and alarms over all steps of a run, including those before it was resumed."""
 
     def __init__(self, past: Sequence[Record] = ()) -> None:
-        """`past`: records of the earlier steps."""
+        """`past`: records of the steps before the run was resumed."""
         self._alarms = AlarmState(past)
         self._in_a_row: int = past[-1]["skipped_in_a_row"] if past else 0
         self._changes = list[AlarmChange]()
@@ -53,7 +53,7 @@ class Guards:
         lines = [change.describe() for change in self._changes]
         if stats.micro_batches_halved:
             lines.append(
-                f"memory ran out in step {number}: it was done again, and from here on micro-batches have at most "
+                f"memory ran out in step {number}: the step was repeated, and from here on micro-batches have at most "
                 f"{stats.micro_batch_tokens} tokens"
             )
         if stats.updates_skipped:
@@ -72,6 +72,6 @@ class Guards:
         if self._in_a_row >= MOST_SKIPPED:
             raise TrainingError(
                 f"{self._in_a_row} updates in a row up to step {number} were skipped, as {NOT_FINITE}",
-                remedies=["lower --learning-rate", f"look for a number out of all bounds in {kept}"],
+                remedies=["lower --learning-rate", f"look for an extreme number in {kept}"],
                 then="--resume continues from the last checkpoint",
             )

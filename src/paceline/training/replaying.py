@@ -1,9 +1,9 @@
-"""What another objective would have made of a step of a run: the same rollouts, the same weights before them.
+"""Repeats the update of one step of a run under another objective, with the same rollouts and the same weights.
 
-Weights come from the run's checkpoints. Where none is of the step before, those in between are made again from the one
-before them: the steps' rollouts are on disk, so that takes their updates and no sampling.
+Weights come from the run's checkpoints. If the step before has no checkpoint, training is repeated from the latest
+earlier one up to it. The rollouts of those steps are on disk, so nothing is sampled.
 
-The trainer's numbers for each token are made again here on demand. Recording them would cost every run time.
+Logprobs and entropy of each token are computed here on demand, as recording them would slow down every run.
 """
 
 import tempfile
@@ -52,15 +52,15 @@ class Replay:
 
     step: int
     weights: str
-    """Description of the weights."""
+    """Origin of the weights, in a sentence."""
     is_exact: bool
     """True if the run had these weights before the step; to rounding on other hardware or with several processes."""
     recorded: Mapping[str, Any] | None
-    """The step's numbers when it was made; None: the run ended before they were written."""
+    """Metrics that the run recorded for the step; None: it ended before that."""
     unchanged: Mapping[str, Any]
-    """The step's numbers under the run's own objective."""
+    """Metrics of the step under the run's own objective."""
     other: Mapping[str, Any] | None
-    """None: there is no other objective."""
+    """Metrics of the step under the other objective; None: none was given."""
     tokens: tuple[Mapping[str, Any], ...] | None
     """Packed logprobs of every rollout's sampled tokens before (`before`, with `entropy`) and after (`after`) the step
     under its own objective; None: not asked for."""
@@ -69,12 +69,12 @@ class Replay:
 def replay(
     run_dir: RunDir, config: Config, other: Config | None, step: int, *, nearest: bool, with_tokens: bool = False
 ) -> Replay:
-    """Replay a step of a run that `config` made; `nearest`: with the nearest checkpoint's weights as they are.
+    """Replay a step of a run of `config`; `nearest`: with the weights of the nearest earlier checkpoint.
 
-    `with_tokens` takes two passes more over the rollouts, and keeps what they say of each token.
+    `with_tokens` takes two more passes over the rollouts, and keeps logprobs and entropy of each token.
 
     Raises:
-        CheckpointError: the step's rollouts are not there, or its weights cannot be made.
+        CheckpointError: the step's rollouts are not on disk, or those that its weights need.
     """
     entry = run_dir.committed(step)
     batch = restored_batch(entry, restored_groups(run_dir.rollouts(step)))
@@ -83,7 +83,7 @@ def replay(
     start = next(iter(checkpoints_before(run_dir.path / "checkpoints", step)), None)
     first = 0 if start is None else start.state.step
     between = [] if nearest else list(range(first + 1, step))
-    groups = {number: run_dir.committed(number) for number in between}  # refused before weights are read
+    groups = {number: run_dir.committed(number) for number in between}  # may refuse, so before weights are read
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         trainer = make_trainer(config, load_tokenizer(config.model), run_size, checkpoint=start)
         for number in groups:
@@ -152,10 +152,10 @@ def _run_size(
 
 
 def _other_options(run_dir: RunDir, first: int) -> str:
-    """Return a clause for steps after `first` that were made under other options than today's."""
+    """Return a clause on steps after `first` for which the run had other options than now, or ""."""
     changes = (run_dir.identity() or {"changes": []})["changes"]
     last = max((change["after_step"] for change in changes), default=0)
-    return f"; under the run's options of today, which were others up to step {last}" if last > first else ""
+    return f"; under the run's present options, which differed up to step {last}" if last > first else ""
 
 
 def _weights(first: int, between: list[int], step: int) -> str:
@@ -171,14 +171,12 @@ def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[tuple
     """Return logprobs and entropies of every rollout's sampled tokens in nats, in order. One process only."""
     rows = rows_of(groups, [group.rollouts for group in groups])
     samples = [sample for of_rollout in rows for sample in of_rollout]
-    model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
-    everything = [row for row, sample in enumerate(samples) if sample.length]
-    cuts = cut(
-        samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind
-    )
-    batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
-    none = torch.empty(0, dtype=model.dtype, device=model.device)
-    by_row = [(none, none)] * len(samples)
+    model, weights = learner.policy.model, [0.0] * len(samples)  # not used: no average is taken
+    sampled = [row for row, sample in enumerate(samples) if sample.length]
+    cuts = cut(samples, trained=sampled, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind)
+    batches = [on_device(pack(samples, weights, indices, dtype=model.dtype), model.device) for indices in cuts]
+    empty = torch.empty(0, dtype=model.dtype, device=model.device)
+    by_row = [(empty, empty)] * len(samples)
     for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model
         logprobs, entropies = (column.split(batch.row_lengths) for column in values)
@@ -201,7 +199,7 @@ def regrouped(
 ) -> RolloutBatch:
     """Compare the same scores again as the sampler would under these options; `weights` are by reward function.
 
-    Groups that these options filter cannot be replaced, as nothing is sampled: then more are `missing`.
+    A group that these options filter is not replaced, as nothing is sampled: it counts as `missing`.
     """
     wanted = batch.missing + sum(group.dropped not in OUT_OF_THE_STEP for group in batch.groups)
     scored = without_surplus([_scored(group, options) for group in batch.groups], wanted)

@@ -1,4 +1,4 @@
-"""One turn of the loop, ours or a program's: first `sample`, then `update`, then `finish`."""
+"""One training step, of Paceline's loop or a program's own: first `sample`, then `update`, then `finish`."""
 
 import json
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Step:
         """Compute old logprobs, loss and gradient, and let AdamW update the weights; `groups` may be changed ones.
 
         Raises:
-            ConfigError: it comes before `sample` or a second time, or `groups` are not those of the step.
+            ConfigError: `sample` was not called, `update` was called already, or `groups` are not those of the step.
         """
         if self._batch is None:
             raise ConfigError(f"step {self.number} has no completions yet; call sample() before update(groups)")
@@ -69,12 +69,12 @@ class Step:
         """Record the step, once; then show it, evaluate, save a checkpoint or stop, as the observer requests.
 
         Raises:
-            TrainingError: it has no update.
+            TrainingError: the step has no update.
         """
         if self._is_finished:
             return
         if self._batch is None or self._updated is None:
-            raise TrainingError(f"step {self.number} has no update; call sample() and then update(groups) in each")
+            raise TrainingError(f"step {self.number} has no update; call sample() and update(groups) in each step")
         self._is_finished = True
         record = record_step(self._run, self.number, self._batch, *self._updated, self._clock)
         after_step(self._run, record, self._batch)

@@ -172,7 +172,7 @@ def test_an_empty_directory_or_one_with_other_files_may_become_a_run(tmp_path):
 def test_files_that_no_run_wrote_are_named_and_stay_as_they_are(tmp_path, name, content):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigError, match=rf"{tmp_path} holds {name.split('/')[0]}, which a run would write over, and"):
+    with pytest.raises(ConfigError, match=rf"{tmp_path} holds {name.split('/')[0]}, which a run would overwrite and"):
         RunDir.create(tmp_path, CONFIG)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [tmp_path / name]
     assert (tmp_path / name).read_text() == content

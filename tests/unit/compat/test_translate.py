@@ -553,7 +553,7 @@ OPEN_R1 = "src/open_r1/grpo.py --model_name_or_path M --dataset_name rows.jsonl 
 def test_a_command_is_read_behind_what_starts_it(text, plain):
     found, same = translated(text), translated(plain)
     assert (found.options, found.launch) == (same.options, same.launch)
-    missed = {note.about for note in found.notes if "is left out: what follows" in note.text}
+    missed = {note.about for note in found.notes if "is left out: the new command" in note.text}
     assert missed == {name for name in ("uv run", "srun") if name in text}
 
 

@@ -353,4 +353,4 @@ def test_a_row_that_cannot_be_used_stops_the_command_or_is_skipped_and_named(row
 def test_a_judge_that_compares_completions_cannot_be_attacked_with_single_ones(capsys):
     words = ["--reward-funcs", "judge:http://127.0.0.1:9/v1(model=x, mode=rank)", "--dataset", "arithmetic"]
     assert main(["audit", *words]) == 2
-    assert "compares the completions of a prompt, which attacks are not; give mode=score" in capsys.readouterr().err
+    assert "compares a prompt's completions, and attacks are graded alone; give mode=score" in capsys.readouterr().err

@@ -115,7 +115,7 @@ def test_a_smaller_budget_for_micro_batches_is_said_once():
     guards = Guards()
     (line,) = guards.sentences(5, replace(NOTHING, micro_batch_tokens=1000, micro_batches_halved=2))
     assert line == (
-        "memory ran out in step 5: it was done again, and from here on micro-batches have at most 1000 tokens"
+        "memory ran out in step 5: the step was repeated, and from here on micro-batches have at most 1000 tokens"
     )
     assert guards.sentences(6, replace(NOTHING, micro_batch_tokens=1000)) == []
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from paceline.errors import ProcessLost
 from paceline.workers.torchrun.environment import Launched
-from paceline.workers.torchrun.rendezvous import PLACE, open_channels
+from paceline.workers.torchrun.rendezvous import ADDRESS, open_channels
 
 
 @pytest.fixture
@@ -46,17 +46,17 @@ class Leading(threading.Thread):
 
 def connected(store: dist.Store) -> Connection:
     """A channel of one who knows what the store says."""
-    where = json.loads(store.get(PLACE))
-    return Connection(socket.create_connection((where["host"], where["port"])).detach())
+    address = json.loads(store.get(ADDRESS))
+    return Connection(socket.create_connection((address["host"], address["port"])).detach())
 
 
 def test_ranks_of_one_machine_meet_by_a_file_that_is_gone_afterwards(first, tmp_path):
     store = dist.HashStore()
     leading = Leading(first, store)
-    store.get(PLACE)
+    store.get(ADDRESS)
     (file,) = tmp_path.iterdir()
     assert (file.stat().st_mode & 0o777, file.stat().st_uid) == (0o600, os.getuid())
-    assert file.read_text() not in store.get(PLACE).decode()
+    assert file.read_text() not in store.get(ADDRESS).decode()
     theirs = open_channels(replace(first, rank=1), store)
     leading.join(timeout=60)
     leading.channels.send([1], "update")
@@ -81,7 +81,7 @@ def test_who_knows_the_store_alone_is_not_let_in_and_keeps_nobody_out(first):
 def test_a_false_first_rank_is_not_believed(first):
     store, place = dist.HashStore(), replace(first, rank=1, secret="a secret of this launch")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        store.set(PLACE, json.dumps({"host": "127.0.0.1", "port": server.getsockname()[1]}))
+        store.set(ADDRESS, json.dumps({"host": "127.0.0.1", "port": server.getsockname()[1]}))
 
         def lead():
             channel = Connection(server.accept()[0].detach())
@@ -90,13 +90,13 @@ def test_a_false_first_rank_is_not_believed(first):
             channel.send_bytes(hello["proof"].encode())  # its own proof, sent back
 
         threading.Thread(target=lead, daemon=True).start()
-        with pytest.raises(ProcessLost, match="rank 1 of 2 and the first rank have not the same secret; set PACELINE_"):
+        with pytest.raises(ProcessLost, match="rank 1 of 2 and the first rank do not have the same secret; set"):
             open_channels(place, store)
 
 
 def test_a_file_that_others_can_read_is_no_secret(first, tmp_path):
     store = dist.HashStore()
-    store.set(PLACE, "{}")
+    store.set(ADDRESS, "{}")
     file = tmp_path / f"paceline-ranks-{os.getuid()}-29500-0"
     file.write_text("known to all")
     file.chmod(0o644)

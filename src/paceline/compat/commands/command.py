@@ -1,4 +1,4 @@
-"""Another tool's command line, or a shell script with one, to Paceline's options."""
+"""Translates another tool's command line, or a shell script with one, to Paceline's options."""
 
 import dataclasses
 import re
@@ -33,7 +33,7 @@ COMMAND_READERS = (
 )
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
-"""Variable that examples set from another one, which the shell has already expanded to nothing."""
+"""ms-swift's examples set the first from the second on one line, where the shell expands it to nothing."""
 
 
 def translate(
@@ -43,12 +43,12 @@ def translate(
     read: ReadText = no_files,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Translation:
-    """Options behind another tool's command line: those that it gives, and what differs from our defaults.
+    """Translate another tool's command line: the options that it gives, and those that differ from our defaults.
 
     `words` are the command as a shell splits it, environment assignments before it included, or a shell script with
     such a command. `repair`: numbers that the tool itself refuses are replaced by the nearest that it takes; otherwise
-    they are refused here too. `read`: the text of a file that the command names. `environment`: variables that are set
-    where the command would run. ConfigError for an unknown command, flag or value, or for options at odds.
+    they are refused here too. `read`: returns the text of a file that the command names. `environment`: variables set
+    where the command would run. ConfigError for an unknown command, flag or value, or for options in contradiction.
     """
     command, notes = _command(words, read, environment)
     for reader in COMMAND_READERS:
@@ -58,7 +58,7 @@ def translate(
         try:
             build_config(translation.options)
         except ConfigError as error:
-            raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
+            raise ConfigError(f"{reader.name}'s command asks for options that are refused: {error}") from None
         translation.options = without_defaults(translation.options, explicit=translation.explicit)
         translation.notes += notes
         return translation
@@ -69,7 +69,7 @@ def translate(
 
 
 def _refuse_script(command: ForeignCommand) -> None:
-    """Raise ConfigError for a Python script without flags: it runs by its import, and nothing of it is translated."""
+    """Raise ConfigError for a Python script without flags: it needs its import changed and no translation."""
     words = started(command).words
     if words[:1] and PYTHON.fullmatch(PurePosixPath(words[0]).name):
         words = words[1:]
@@ -81,7 +81,7 @@ def _refuse_script(command: ForeignCommand) -> None:
 
 
 def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str]) -> tuple[ForeignCommand, list[Note]]:
-    """Return the command, of the shell script that the words run if they run one, and notes on its other commands."""
+    """Return the command, that of the shell script if the words run one, and notes on its other parts."""
     plain, wrappers = unwrapped(words)
     command, notes = read_command(plain), list[Note]()
     script, inline = script_of(command.words), inline_script(command.words)
@@ -96,7 +96,7 @@ def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str
         command, wrappers = ForeignCommand(environment=environments, words=within.words), wrappers + more
         text = "is not run, and no option comes of it"
         notes = [Note("idle", f"{path}, line {other.line}: {other.start}", text) for other in others]
-    text = "is left out: what follows runs where it is typed; write it in front of the new command where it is needed"
+    text = "is left out: the new command runs where it is typed; write this in front of it where it is needed"
     notes += [Note("changed", wrapper, text) for wrapper in wrappers]
     return dataclasses.replace(command, read=read, inherited=environment), notes
 
@@ -107,7 +107,7 @@ def read_command(words: Sequence[str]) -> ForeignCommand:
     >>> read_command(["CUDA_VISIBLE_DEVICES=0,1", "python", "rl_example.py"]).words
     ('python', 'rl_example.py')
     """
-    count = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+    count = next((i for i, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
     environment = dict[str, str]()
     for word in words[:count]:
         name, _, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Tests and sums of a shell, where a script alone says what comes of them."""
+"""A shell's tests and arithmetic, where the script alone decides the result."""
 
 import ast
 import operator
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 UNKNOWN = "\0"
-"""Surrounds the text of an expansion that only a shell can make."""
+"""Character around the text of an expansion that only a shell can make."""
 
 
 def truth(words: Sequence[str]) -> bool | None:
-    """Return whether a test of texts and numbers succeeds, or assignments do; None where only a shell knows.
+    """Return whether a test of texts and numbers succeeds, as assignments always do; None where only a shell knows.
 
     >>> truth(["[[", "-n", "", "]]"]), truth(["!", "[", "a", "=", "b", "]"]), truth(["[", "-f", "x", "]"])
     (False, True, None)
@@ -49,7 +49,7 @@ _COMPARED = {
 
 
 def sum_of(text: str) -> int | None:
-    """Value of a sum of whole numbers; None for anything else.
+    """Return the value of an expression of whole numbers with + - * / and brackets; None for anything else.
 
     >>> sum_of("2 * (8 + 1) / 3"), sum_of("2 ** 9")
     (6, None)
@@ -65,8 +65,8 @@ def sum_of(text: str) -> int | None:
             return None
         if isinstance(node.op, ast.Div):
             return left // right
-        kinds = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
-        return kinds.get(type(node.op))
+        results = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
+        return results.get(type(node.op))
 
     try:
         return value(ast.parse(text.strip(), mode="eval").body)

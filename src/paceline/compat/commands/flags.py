@@ -1,4 +1,4 @@
-"""Flags as `HfArgumentParser` reads them for TRL and ms-swift: `--name value ...`, to names and words.
+"""Parses flags as `HfArgumentParser` does for TRL and ms-swift: `--name value ...`, to the words of each name.
 
 Hyphens equal underscores, and an unambiguous abbreviation is accepted. A switch needs no value; `--no_name` turns it
 off. Of a repeated flag the last counts.
@@ -19,15 +19,15 @@ Flags = dict[str, FlagWords]
 ON = ("true", "yes", "on", "1", "t", "y")
 OFF = ("false", "no", "off", "0", "f", "n")
 NOTHING = (*OFF, "none", "null", "")
-"""Values that switch off a missing feature."""
+"""Values that switch a feature off."""
 NO_CHANGE = "at the value that changes nothing"
-"""Note on a refused flag or field that asks for nothing."""
+"""Note on a flag or field that would be refused at another value."""
 
 
 def read_flags(
     words: Sequence[str], known: Collection[str], tool: str, translation: Translation, refusals: Refusals
 ) -> Flags:
-    """Every flag with its words, noting repeats that differ; refuses unknown flags and values without one."""
+    """Return every flag with its words, and note repeats that differ; refuses unknown flags, and words before any."""
     pieces: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
@@ -35,7 +35,7 @@ def read_flags(
             pieces.append((flag, [value] if equals else []))
         elif word == "-h" or not pieces:
             with refusals():
-                raise ConfigError(f"{tool}: {word!r} stands alone; write --flag before a value, and leave -h out")
+                raise ConfigError(f"{tool}: {word!r} belongs to no flag; write --flag before a value, leave -h out")
         else:
             pieces[-1][1].append(word)
     flags = Flags()
@@ -63,14 +63,14 @@ def _resolve(flag: str, values: FlagWords, known: Collection[str], tool: str) ->
         return longer[0], values
     if longer:
         raise ConfigError(
-            f"{tool}: {flag} could be {', '.join(f'--{candidate}' for candidate in sorted(longer))}; write one out"
+            f"{tool}: {flag} could be {', '.join(f'--{candidate}' for candidate in sorted(longer))}; write it in full"
         )
     near = suggest(name, known, form=lambda right: f"--{right}", otherwise="leave it out")
     raise ConfigError(f"{tool} has no flag {flag}; {near}")
 
 
 def is_on(flags: Mapping[str, FlagWords], name: str, *, otherwise: bool = False) -> bool:
-    """State of a switch; a flag without a word is on."""
+    """Return the state of a switch, `otherwise` where it is not given; a flag without a word is on."""
     if name not in flags:
         return otherwise
     word = (flags[name] or ("true",))[-1].lower()
@@ -80,7 +80,7 @@ def is_on(flags: Mapping[str, FlagWords], name: str, *, otherwise: bool = False)
 
 
 def value_of(flags: Mapping[str, FlagWords], name: str) -> str | None:
-    """Single word of a flag, None if it is absent or none; ConfigError for no word or several."""
+    """Return the only word of a flag, None if it is absent or `none`; ConfigError for no word or several."""
     if name not in flags:
         return None
     if len(flags[name]) != 1:
@@ -89,7 +89,7 @@ def value_of(flags: Mapping[str, FlagWords], name: str) -> str | None:
 
 
 def number(flags: Mapping[str, FlagWords], name: str, kind: Callable[[str], float] = float) -> float | None:
-    """Number of a flag, or None; ConfigError for other text."""
+    """Return the number that a flag gives, None as `value_of` does; ConfigError for text that is no number."""
     text = value_of(flags, name)
     try:
         return None if text is None else kind(text)
@@ -97,13 +97,13 @@ def number(flags: Mapping[str, FlagWords], name: str, kind: Callable[[str], floa
         raise ConfigError(f"--{name} must be a number, got {text!r}") from None
 
 
-def says_nothing(words: FlagWords) -> bool:
-    """True if the words switch a feature off."""
+def switches_off(words: FlagWords) -> bool:
+    """Return True if every word is one that switches a feature off."""
     return bool(words) and all(word.lower() in NOTHING for word in words)
 
 
 def options_of(flags: Mapping[str, FlagWords], meanings: Mapping[str, Meaning]) -> set[str]:
-    """Options that the given flags decide, by tables whose texts begin with their names."""
+    """Return the options that the given flags decide: the first word of their text in `meanings`."""
     texts = [meanings[name].text for name in flags if name in meanings and meanings[name].kind == "option"]
     return {option for text in texts for option in re.split(r"[^a-z_]", text)[:1]}
 
@@ -117,7 +117,7 @@ def note_idle(
         if row is not None and row.kind == "idle":
             translation.note("idle", f"--{name}", row.text)
         elif row is not None and row.kind == "refused":
-            if not says_nothing(words) and not (words and set(words) <= set(row.also)):
+            if not switches_off(words) and not (words and set(words) <= set(row.also)):
                 with refusals():
                     raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {row.text}")
                 continue

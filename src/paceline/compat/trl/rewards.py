@@ -246,6 +246,6 @@ _SIGNATURE = inspect.Signature(
 
 
 def up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
-    """Return the messages of a conversation up to the model's last one: an observation that it never read is left out."""
+    """Return the messages of a conversation up to the model's last one; it never read an observation behind that."""
     places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     return [*messages[: places[-1] + 1]] if places else [{"role": "assistant", "content": text}]

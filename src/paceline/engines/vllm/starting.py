@@ -1,4 +1,4 @@
-"""Start vLLM in this process from a loaded model's configuration, without weights, which are sent later."""
+"""Starts vLLM in this process from a loaded model's configuration, with dummy weights; the real ones are sent later."""
 
 import contextlib
 import copy
@@ -21,18 +21,18 @@ from paceline.models.families import layer_plans
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # scheduler and model in this process: weights are handed over as they are
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other one draws tokens elsewhere
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the V2 runner does not sample through the class that `KeyedSampler` replaces
     "VLLM_NO_USAGE_STATS": "1",
 }
 DEFAULTS = {
-    "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of much that is meant to be so
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # `auto` leaves one core to a process that is not there
+    "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings are of settings that are made on purpose
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # `auto` reserves a core for a process that does not exist here
 }
 """Environment variables that are set unless they already are."""
 BLOCK = 128
-"""Tokens of a cache block of vLLM on a CPU; a sequence's last one is filled in part."""
+"""Tokens of a block of vLLM's cache on a CPU; a sequence may fill its last block in part."""
 MOST_BYTES = 4 << 30
-"""Default size of the cache on a CPU."""
+"""Largest default size of the cache on a CPU, unless two sequences need more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Room:
     tensor_parallel: int = 1
     """Processes that each layer is spread over."""
     eager: bool = True
-    """Compute without compiling, and on CUDA without recorded graphs."""
+    """Run the model without compilation and, on CUDA, without graphs."""
 
 
 def wanted_cache(config: Any, room: Room, dtype: torch.dtype) -> int:
@@ -74,8 +74,8 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if is_cpu:
-        # it compiles small helpers at the first request, for longer than most tests run; Dynamo may have been imported
-        # before, so it is told in both ways
+        # vLLM compiles small helpers at the first request, which takes longer than most tests; Dynamo may be imported
+        # already, and then reads its setting, not the variable
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
         torch._dynamo.config.disable = True
     from vllm import EngineArgs, LLMEngine
@@ -83,13 +83,13 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
 
     import paceline.engines.vllm.worker  # noqa: F401  # registers the transfer that the arguments name
 
-    # the model's configuration, as a file of its own would have it, with heads that vLLM knows
+    # the model's configuration as its config.json would have it, with heads as wide as vLLM's CPU build supports
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     text = config.get_text_config()
-    times = widening(text, model.device.type)
-    if times > 1:
-        text.head_dim = layer_plans(text)[0].head_dim * times
+    factor = widening(text, model.device.type)
+    if factor > 1:
+        text.head_dim = layer_plans(text)[0].head_dim * factor
     size = room.cache_bytes or (wanted_cache(text, room, dtype) if is_cpu else None)
     with TemporaryDirectory() as directory, _process_as_it_was():
         config.save_pretrained(directory)
@@ -98,7 +98,7 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
                 model=directory,
                 skip_tokenizer_init=True,
                 load_format="dummy",
-                generation_config="vllm",  # its own defaults, not a file's
+                generation_config="vllm",  # vLLM's defaults, not those of generation_config.json
                 dtype=str(dtype).removeprefix("torch."),
                 enforce_eager=room.eager,
                 max_model_len=max(room.length, PROBE_LENGTH),
@@ -121,17 +121,17 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
 
 
 def _executor(room: Room) -> str:
-    """Return how vLLM runs its worker. On a rank it uses the existing process group and this rank's device."""
+    """Return the name of vLLM's executor. On a rank it uses the existing process group and this rank's device."""
     if room.tensor_parallel > 1:
         return "mp"
     index = torch.cuda.current_device() if torch.cuda.is_available() else 0
     if not dist.is_initialized() and index == 0:
         return "uni"
-    # its worker is told the device by a launcher's variables, which some launchers call otherwise
+    # vLLM's worker reads its device from torchrun's variables, for which some launchers have other names
     os.environ["LOCAL_RANK"] = str(index)
     if dist.is_initialized():
         os.environ["RANK"] = str(dist.get_rank())
-    else:  # a rank that only samples is in no group: vLLM makes one of it alone
+    else:  # a rank that only samples is in no process group: vLLM makes a group of this rank alone
         port = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
         os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)

@@ -1,8 +1,8 @@
 """Calls of a judge's service, `POST /chat/completions` of OpenAI's interface: tries, deadlines, and the key.
 
-Nothing here waits without a bound: a call has `timeout` seconds, all calls of a batch have a deadline together, and
-calls that have not ended by then count as failed. They go on in threads of their own until their `timeout`; a verdict
-that still comes is kept in the cache, as it was paid for.
+A call has `timeout` seconds, and all calls of a batch have a deadline together. Calls that have not ended by then count
+as failed; their threads continue until their `timeout`, and a verdict that still comes is cached, as it was paid for. A
+completion without a verdict gets no reward of 0: it has failed, as if a reward function had raised.
 """
 
 import email.utils

@@ -1,5 +1,6 @@
 """Calls reward functions: plain ones one after another, then all async ones together on the event loop of user code.
 
+An exception becomes the outcome of its call; `grading.py` repeats the call, and `scores.py` counts what still fails.
 Each call has a deadline. Code that swallows every exception (`except:` around each row) is interrupted again and again,
 and its result is discarded: the rows that were interrupted have arbitrary scores.
 """

@@ -167,7 +167,7 @@ class Launch:
                 heartbeats.leave()
                 joined.channels.send(others, (LEAVE, (self.result,)))
                 for rank in others:
-                    joined.channels.tell(rank, (LEAVE, ()))
+                    joined.channels.send_event(rank, (LEAVE, ()))
                 for rank in others:  # then their ends are not taken for losses
                     joined.channels.receive(rank, seconds=GRACE_SECONDS)
             except BaseException as error:
@@ -294,7 +294,7 @@ class Launch:
     @contextmanager
     def _beating(self, joined: Joined, force: Callable[[BaseException], None]) -> Iterator[PeerHeartbeats]:
         limit = self._config.cluster.actor_timeout
-        with PeerHeartbeats(joined.channels.life, limit=limit, force=force) as heartbeats:
+        with PeerHeartbeats(joined.channels.heartbeats, limit=limit, force=force) as heartbeats:
             self._heartbeats = heartbeats
             try:
                 yield heartbeats

@@ -211,7 +211,7 @@ class RankWorkers(Workers):
     @override
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         with self._blaming():
-            self._channels.tell(worker, (self._prefix + method, arguments))
+            self._channels.send_event(worker, (self._prefix + method, arguments))
 
     @override
     def wait(self, busy: Collection[int]) -> int:
@@ -252,7 +252,7 @@ def follow_calls(worker: Any, channels: SocketChannels) -> Any:
 
 
 def handle_events(worker: Any, channels: SocketChannels, failed: Callable[[Exception], None]) -> None:
-    """Make the calls that the first rank sends beside others, until the last one or until it is gone."""
+    """Make the calls that the first rank sends as events, until the last one or until the first rank is gone."""
     try:
         while (message := channels.receive_event())[0] != LEAVE:
             attrgetter(message[0])(worker)(*message[1])

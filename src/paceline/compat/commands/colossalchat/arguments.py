@@ -1,7 +1,7 @@
-"""Flags of the scripts with defaults, and argv parsed as the scripts parse it.
+"""Flags of ColossalChat's two scripts with their defaults, and argv parsed as the scripts parse it, by argparse.
 
-Both use Python's argparse. `-t 4`, `-t4`, `-t=4` and `--num-train 4` are one flag. An ambiguous abbreviation is
-refused, and of a repeated flag the last counts.
+`-t 4`, `-t4`, `-t=4` and `--num-train 4` are one flag. An ambiguous abbreviation is refused, and of a repeated flag
+the last counts.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def _flag(short: str, default: object) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColossalChatArguments:
-    """Arguments of the scripts under their own names and defaults; `batches` explains what the sizes count."""
+    """Arguments of the scripts under their own names and defaults; `batches.py` explains what the sizes count."""
 
     model: str = _flag("m", "Qwen/Qwen2.5-7B")
     checkpoint_path: str | None = _flag("cp", None)
@@ -75,13 +75,13 @@ class ColossalChatArguments:
     data_actor_buffer_size_limit: int = _flag("cbsl", -1)
     tokenizer_path: str | None = None
     script: str = PLAIN
-    """Script that is called, no flag."""
+    """Script that the command runs; not a flag."""
     explicit: frozenset[str] = frozenset()
-    """Names of the arguments in the command, no flag."""
+    """Names of the arguments that the command gives; not a flag."""
 
     @property
     def groups(self) -> int:
-        """Number of model replicas: trainers that share one count once."""
+        """Number of model replicas over the trainers; tensor- and pipeline-parallel trainers share a replica."""
         return self.num_trainers // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
     @property
@@ -123,7 +123,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
 AGENT_FLAGS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
 AGENT_BACKENDS = ("async-vllm", "async-agentic-vllm")
 NO_AGENTS = (
-    "is of the branch for agents with tools, whose tools and budgets stand in its Python files; give the tools to the "
+    "belongs to the branch for agents, whose tools and budgets are set in its Python files; give the tools to the "
     "translated command as --environment file.py:NAME"
 )
 
@@ -131,7 +131,7 @@ NO_AGENTS = (
 def script_of(words: Sequence[str]) -> str | None:
     """Name of the Python script that a command runs; None if it runs something else."""
     if words and PYTHON.fullmatch(PurePosixPath(words[0]).name):
-        words = words[next((at for at, word in enumerate(words) if at and not word.startswith("-")), len(words)) :]
+        words = words[next((i for i, word in enumerate(words) if i and not word.startswith("-")), len(words)) :]
     return PurePosixPath(words[0]).name if words else None
 
 
@@ -145,7 +145,7 @@ def flag(name: str) -> str:
 
 
 def long_flag(name: str) -> str:
-    """Long spelling, with hyphens."""
+    """Long spelling of an argument, with hyphens."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -153,7 +153,7 @@ def read(words: Sequence[str], translation: Translation) -> ColossalChatArgument
     """Parse a script's command line, noting repeated flags; ConfigError for a flag or value that it does not take."""
     script = script_of(words)
     assert script in SCRIPTS
-    start = next(at for at, word in enumerate(words) if PurePosixPath(word).name == script)
+    start = next(i for i, word in enumerate(words) if PurePosixPath(word).name == script)
     texts = _parse(script, words[start + 1 :])
     values: dict[str, Any] = {"eval_interval": 100} if script == ZERO_BUBBLE else {}
     values |= {name: _value(name, occurrences[-1]) for name, occurrences in texts.items()}
@@ -171,14 +171,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
-    spelt = []
+    hyphenated = []
     for word in words:
-        name, rest, value = word.partition("=")
-        # long flags are spelt with hyphens
+        name, equals, value = word.partition("=")
+        # the parser knows long flags with hyphens alone
         name = name.replace("_", "-") if name.startswith("--") else name
         if name in AGENT_FLAGS:
             raise ConfigError(f"{name} {NO_AGENTS}; leave it out")
-        spelt.append(name + rest + value)
+        hyphenated.append(name + equals + value)
     parser = _Parser(prog=script, add_help=False, argument_default=argparse.SUPPRESS)
     known = list[str]()
     for name in FIELDS:
@@ -189,9 +189,9 @@ def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
             else:
                 parser.add_argument(*spellings, dest=name, action="append")
             known += spellings
-    namespace, unknown = parser.parse_known_args(spelt)
+    namespace, unknown = parser.parse_known_args(hyphenated)
     if unknown and not unknown[0].startswith("-"):
-        raise ConfigError(f"{script}: {unknown[0]!r} stands alone; put quotes around a value with spaces")
+        raise ConfigError(f"{script}: {unknown[0]!r} belongs to no flag; put quotes around a value with spaces")
     if unknown:
         near = suggest(unknown[0].partition("=")[0], known, otherwise="leave it out")
         raise ConfigError(f"{script} has no flag {unknown[0]}; {near}")

@@ -15,7 +15,7 @@ from paceline.compat.commands.flags import (
     number,
     options_of,
     read_flags,
-    says_nothing,
+    switches_off,
     value_of,
 )
 from paceline.compat.commands.launching import VARIABLES, Started, started
@@ -126,7 +126,7 @@ def _fields(flags: Flags) -> Flags:
     if fields.get("scale_rewards") == ("gdpo",):
         del fields["scale_rewards"]
         fields["multi_objective_aggregation"] = ("normalize_then_sum",)
-    if says_nothing(fields.get("vllm_importance_sampling_mode", ())):
+    if switches_off(fields.get("vllm_importance_sampling_mode", ())):
         del fields["vllm_importance_sampling_mode"]
     if "vllm_importance_sampling_mode" not in fields:
         # alone it would ask for the correction
