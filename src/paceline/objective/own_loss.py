@@ -6,13 +6,34 @@ would break that: it is called on made-up sequences whole, cut and reordered, an
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.errors import ConfigError, first_line
-from paceline.objective.policy_loss import PolicyTokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyTokens:
+    """Inputs of a loss of the user's own: the N sampled tokens of a micro-batch, of S completions laid end to end."""
+
+    ratio: Float[Tensor, " N"]
+    """Probability under the policy over that under the old policy, of the token or of its sequence, with gradient."""
+    logprobs: Float[Tensor, " N"]
+    """Logprobs of the policy, in nats, with their gradient."""
+    old_logprobs: Float[Tensor, " N"]
+    """Logprobs of the policy at the start of the step."""
+    rollout_logprobs: Float[Tensor, " N"]
+    """Logprobs as the engine that sampled reported them."""
+    advantages: Float[Tensor, " N"]
+    """Advantage of each token's completion, or of its turn."""
+    entropy: Float[Tensor, " N"]
+    """Entropy of the policy's distribution at each token, in nats, with its gradient."""
+    lengths: Int[Tensor, " S"]
+    """Sampled tokens of each completion, over all turns of an episode; they sum to N."""
+
 
 PolicyLoss = Callable[[PolicyTokens], Tensor]
 """Policy loss that a user defines: one loss for each of the N tokens, smaller is better, without any average."""

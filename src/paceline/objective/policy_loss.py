@@ -8,7 +8,6 @@ sequence (`policy_ratio`); the bounds below then apply to sequences. Nothing is 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,26 +20,6 @@ VESPO_LOG_RANGE = (math.log(1e-8), 20.0)
 
 LOG_RATIO_LIMIT = 80.0
 """Largest log ratio in nats: e^80 is finite in float32, e^89 is not, and infinity times a mask's 0 is NaN."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyTokens:
-    """Inputs of a policy loss: the N sampled tokens of a micro-batch, of S completions laid end to end."""
-
-    ratio: Float[Tensor, " N"]
-    """Probability under the policy over that under the old policy, of the token or of its sequence, with gradient."""
-    logprobs: Float[Tensor, " N"]
-    """Logprobs of the policy, in nats, with their gradient."""
-    old_logprobs: Float[Tensor, " N"]
-    """Logprobs of the policy at the start of the step."""
-    rollout_logprobs: Float[Tensor, " N"]
-    """Logprobs as the engine that sampled reported them."""
-    advantages: Float[Tensor, " N"]
-    """Advantage of each token's completion, or of its turn."""
-    entropy: Float[Tensor, " N"]
-    """Entropy of the policy's distribution at each token, in nats, with its gradient."""
-    lengths: Int[Tensor, " S"]
-    """Sampled tokens of each completion, over all turns of an episode; they sum to N."""
 
 
 def policy_ratio(
@@ -119,7 +98,13 @@ def gated_policy_loss(
 
 
 def vespo_policy_loss(
-    tokens: PolicyTokens, *, shape: Sequence[float], correction: Float[Tensor, " N"] | None = None
+    logprobs: Float[Tensor, " N"],
+    old_logprobs: Float[Tensor, " N"],
+    advantages: Float[Tensor, " N"],
+    lengths: Int[Tensor, " S"],
+    *,
+    shape: Sequence[float],
+    correction: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, " N"]:
     """Return the policy gradient loss under a smooth weight of the whole completion, without gradient through it.
 
@@ -130,17 +115,17 @@ def vespo_policy_loss(
     Source: VESPO, arXiv:2602.10693, with the ranges of `VESPO_LOG_RANGE`.
     """
     low, high = VESPO_LOG_RANGE
-    log_ratio = (tokens.logprobs - tokens.old_logprobs).detach().clamp(-high, high)
+    log_ratio = (logprobs - old_logprobs).detach().clamp(-high, high)
     if correction is not None:
         log_ratio = log_ratio + correction.log().clamp(low, high)
-    log_weight = sequence_sums(log_ratio, tokens.lengths).clamp(low, high)
-    log_weight = each_token(log_weight, tokens.lengths, num_tokens=len(log_ratio))
-    is_good = tokens.advantages >= 0
+    log_weight = sequence_sums(log_ratio, lengths).clamp(low, high)
+    log_weight = each_token(log_weight, lengths, num_tokens=len(log_ratio))
+    is_good = advantages >= 0
     k_good, lambda_good, k_bad, lambda_bad = shape
     k = torch.full_like(log_weight, k_bad).masked_fill(is_good, k_good)
     scale = torch.full_like(log_weight, lambda_bad).masked_fill(is_good, lambda_good)
     phi = torch.exp(scale + k * log_weight - scale * log_weight.exp())
-    return -phi * tokens.advantages * tokens.logprobs
+    return -phi * advantages * logprobs
 
 
 def unbounded_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"]) -> Float[Tensor, " N"]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from paceline.objective.policy_loss import (
-    PolicyTokens,
     cispo_policy_loss,
     clipped_policy_loss,
     gated_policy_loss,
@@ -136,36 +135,33 @@ def test_a_token_that_the_policy_gave_up_has_a_finite_penalty_and_slope(kl):
     assert kl_estimate(logprobs, ref).item() == pytest.approx(math.exp(80))
 
 
-def vespo_tokens(ratios: list[float], advantages: list[float]) -> PolicyTokens:
-    """Two sequences, of 2 tokens and of 1."""
+def vespo_tokens(ratios: list[float], advantages: list[float]) -> tuple[torch.Tensor, ...]:
+    """Two sequences, of 2 tokens and of 1: logprobs, old logprobs, advantages, lengths."""
     old = torch.full((3,), -2.0, dtype=torch.float64)
     logprobs = (old + torch.tensor(ratios, dtype=torch.float64).log()).requires_grad_()
-    return PolicyTokens(
-        ratio=torch.exp(logprobs - old), logprobs=logprobs, old_logprobs=old, rollout_logprobs=old,
-        advantages=torch.tensor(advantages, dtype=torch.float64), entropy=torch.ones(3), lengths=torch.tensor([2, 1]),
-    )  # fmt: skip
+    return logprobs, old, torch.tensor(advantages, dtype=torch.float64), torch.tensor([2, 1])
 
 
 def test_vespo_weighs_whole_completions_without_gradient_through_the_weight():
     # w = 2 * 1.5 = 3 with A > 0: 3^2 e^(3 (1 - 3)) = 9 e^-6; w = 0.5 with A < 0: 0.5^3 e^(2 (1 - 0.5)) = e / 8
-    tokens = vespo_tokens([2.0, 1.5, 0.5], [1.0, 1.0, -2.0])
-    losses = vespo_policy_loss(tokens, shape=(2.0, 3.0, 3.0, 2.0))
+    logprobs, *rest = vespo_tokens([2.0, 1.5, 0.5], [1.0, 1.0, -2.0])
+    losses = vespo_policy_loss(logprobs, *rest, shape=(2.0, 3.0, 3.0, 2.0))
     phi = [9 * math.exp(-6)] * 2 + [math.e / 8]
     slopes = [-phi[0], -phi[1], 2 * phi[2]]
-    values = [slope * logprob for slope, logprob in zip(slopes, tokens.logprobs.tolist(), strict=True)]
+    values = [slope * logprob for slope, logprob in zip(slopes, logprobs.tolist(), strict=True)]
     assert losses.tolist() == pytest.approx(values)
     losses.sum().backward()
-    assert tokens.logprobs.grad.tolist() == pytest.approx(slopes)
+    assert logprobs.grad.tolist() == pytest.approx(slopes)
 
 
 def test_vespo_at_a_weight_of_one_is_the_policy_gradient_and_far_off_it_vanishes():
     shape = (2.0, 3.0, 3.0, 2.0)
-    plain = vespo_policy_loss(vespo_tokens([1.0, 1.0, 1.0], [1.0, 1.0, -1.0]), shape=shape)
+    plain = vespo_policy_loss(*vespo_tokens([1.0, 1.0, 1.0], [1.0, 1.0, -1.0]), shape=shape)
     assert plain.tolist() == pytest.approx([2.0, 2.0, -2.0])
-    far = vespo_policy_loss(vespo_tokens([1e9, 1e9, 1e-9], [1.0, 1.0, -1.0]), shape=shape)
+    far = vespo_policy_loss(*vespo_tokens([1e9, 1e9, 1e-9], [1.0, 1.0, -1.0]), shape=shape)
     assert far.abs().max().item() < 1e-20
     # the correction multiplies the weight: 3 * (0.5 * 2/3) = 1, and a masked token takes it to 1e-8
     correction = torch.tensor([0.5, 2 / 3, 0.0], dtype=torch.float64)
-    both = vespo_policy_loss(vespo_tokens([2.0, 1.5, 1.0], [1.0, 1.0, 1.0]), shape=shape, correction=correction)
+    both = vespo_policy_loss(*vespo_tokens([2.0, 1.5, 1.0], [1.0, 1.0, 1.0]), shape=shape, correction=correction)
     logprobs = [-2 + math.log(2.0), -2 + math.log(1.5), -2.0]
     assert both.tolist() == pytest.approx([-logprobs[0], -logprobs[1], 2 * 1e-16 * math.exp(3 - 3e-8)])

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from paceline.config.objective import LossConfig
 from paceline.objective.micro_batches import MicroBatch
-from paceline.objective.own_loss import PolicyLoss
+from paceline.objective.own_loss import PolicyLoss, PolicyTokens
 from paceline.objective.policy_loss import (
-    PolicyTokens,
     cispo_policy_loss,
     clipped_policy_loss,
     gated_policy_loss,
@@ -54,16 +53,24 @@ def token_losses(
     old = batch.old_logprobs
     assert old is not None, "the learner gives the old logprobs"
     ratio = policy_ratio(logprobs, old, batch.lengths, level=loss.ratio_level)
-    tokens = PolicyTokens(
-        ratio=ratio,
-        logprobs=logprobs,
-        old_logprobs=old,
-        rollout_logprobs=batch.rollout_logprobs,
-        advantages=batch.advantages,
-        entropy=entropy,
-        lengths=batch.lengths,
-    )
-    losses, sums = _policy_term(tokens, loss, named_loss)
+    rollout, advantages, lengths = batch.rollout_logprobs, batch.advantages, batch.lengths
+    weight = None
+    if loss.rollout_correction != "none":
+        weight = rollout_weights(old, rollout, lengths, mode=loss.rollout_correction, bounds=loss.correction_bounds)
+    if named_loss is None:
+        losses = policy_loss(batch, logprobs, ratio, loss, weight)
+    else:
+        tokens = PolicyTokens(
+            ratio=ratio,
+            logprobs=logprobs,
+            old_logprobs=old,
+            rollout_logprobs=rollout,
+            advantages=advantages,
+            entropy=entropy,
+            lengths=lengths,
+        )
+        losses = named_loss(tokens)
+    losses, sums = _corrected(losses, batch, logprobs, ratio, loss, weight)
     if chosen is not None:
         losses, entropy = torch.where(chosen, losses, 0.0), torch.where(chosen, entropy, 0.0)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
@@ -86,22 +93,12 @@ def token_losses(
     return losses, sums
 
 
-def _policy_term(
-    tokens: PolicyTokens, loss: LossConfig, named_loss: PolicyLoss | None
+def _corrected(
+    losses: Tensor, batch: MicroBatch, logprobs: Tensor, ratio: Tensor, loss: LossConfig, weight: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    advantages, lengths = tokens.advantages, tokens.lengths
-    weight = None
-    if loss.rollout_correction != "none":
-        weight = rollout_weights(
-            tokens.old_logprobs,
-            tokens.rollout_logprobs,
-            lengths,
-            mode=loss.rollout_correction,
-            bounds=loss.correction_bounds,
-        )
-    losses = policy_loss(tokens, loss, weight) if named_loss is None else named_loss(tokens)
+    """Apply the rollout correction and the off-policy mask to the policy term, and count the tokens of each."""
+    advantages, moved = batch.advantages, ratio.detach()
     # tokens whose ratio stands beyond a bound on the side where the bound acts
-    moved = tokens.ratio.detach()
     if loss.bound == "clip":
         low = ((moved < 1 - loss.clip_eps_low) & (advantages < 0)).sum()
         high = ((moved > 1 + loss.clip_eps_high) & (advantages > 0)).sum()
@@ -116,17 +113,17 @@ def _policy_term(
         sums["correction_masked"] = ((weight == 0) | (weight == least) | (weight == most)).sum()
     if loss.off_policy_threshold is not None:
         dropped = off_policy_sequences(
-            tokens.logprobs, tokens.rollout_logprobs, advantages, lengths, threshold=loss.off_policy_threshold
+            logprobs, batch.rollout_logprobs, advantages, batch.lengths, threshold=loss.off_policy_threshold
         )
         losses, sums["off_policy"] = torch.where(dropped, 0.0, losses), dropped.sum()
     return losses, sums
 
 
 def policy_loss(
-    tokens: PolicyTokens, loss: LossConfig, correction: Float[Tensor, " N"] | None = None
+    batch: MicroBatch, logprobs: Tensor, ratio: Tensor, loss: LossConfig, correction: Tensor | None
 ) -> Float[Tensor, " N"]:
     """The policy term under the built-in bound that the options name. Only VESPO's reads the rollout correction."""
-    ratio, advantages = tokens.ratio, tokens.advantages
+    advantages = batch.advantages
     if loss.bound == "clip":
         return clipped_policy_loss(
             ratio,
@@ -136,10 +133,13 @@ def policy_loss(
             dual_clip=loss.shape[0] if loss.shape else 0.0,
         )
     if loss.bound == "cispo":
-        return cispo_policy_loss(ratio, tokens.logprobs, advantages, max_ratio=1 + loss.clip_eps_high)
+        return cispo_policy_loss(ratio, logprobs, advantages, max_ratio=1 + loss.clip_eps_high)
     if loss.bound == "sapo":
         return gated_policy_loss(ratio, advantages, temperatures=loss.shape)
     if loss.bound == "vespo":
-        return vespo_policy_loss(tokens, shape=loss.shape, correction=correction)
+        assert batch.old_logprobs is not None
+        return vespo_policy_loss(
+            logprobs, batch.old_logprobs, advantages, batch.lengths, shape=loss.shape, correction=correction
+        )
     assert loss.bound == "none", f"{loss.bound} is a function, which the learner is given"
     return unbounded_policy_loss(ratio, advantages)
