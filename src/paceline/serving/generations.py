@@ -30,7 +30,9 @@ NOT_FINITE = Refusal(
     "the model's logits are not finite numbers for this request; ask otherwise, or serve another model",
     status=HTTPStatus.INTERNAL_SERVER_ERROR,
 )
-FAULTY = Refusal("the response could not be written; see the server's terminal", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+FAULTY = Refusal(
+    "the response could not be written; see the server's terminal", status=HTTPStatus.INTERNAL_SERVER_ERROR
+)
 
 
 class Generation:
