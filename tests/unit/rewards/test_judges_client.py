@@ -327,7 +327,9 @@ def test_what_decides_a_verdict_decides_its_place_in_the_cache(change):
             mode=one["mode"], rubric=one["rubric"], question="Q", reference=None, completions=("a", "b"),
             scale=one["scale"], repeat=one.get("repeat", 0),
         )  # fmt: skip
-        settings = JudgeSettings(model=one["model"], temperature=one["temperature"], verdict_tokens=one["verdict_tokens"])
+        settings = JudgeSettings(
+            model=one["model"], temperature=one["temperature"], verdict_tokens=one["verdict_tokens"]
+        )
         return JudgeClient("http://h/v1", settings, VerdictCache()).key(request)
 
     assert key() == key() != key(**change)
