@@ -4,7 +4,7 @@
 
 | part      | what is measured                                                                        |
 |-----------|------------------------------------------------------------------------------------------|
-| latencies | 256 episodes of 1 to 20 turns, whose environments take 0 to 2 s to begin and to answer   |
+| latencies | 256 episodes of 1 to 20 turns, whose environments take 0 to 2 s to begin and to observe  |
 | crowd     | 4,096 episodes at once with the embedded model: memory beyond its weights and cache      |
 | cost      | steps of the embedded recipe, two models, without an environment and in one of one turn   |
 
@@ -45,7 +45,7 @@ LIMITED = ("13m", "instant")
 WARM_UP = 3
 """Steps of each run that do not count."""
 TIMEOUT = 300.0
-"""Seconds that an answer of a contender may take."""
+"""Seconds that a response of a contender may take."""
 
 
 def main() -> int:

@@ -5,7 +5,7 @@
 
 | contender              | what it is                                                                             |
 |------------------------|----------------------------------------------------------------------------------------|
-| `paceline`             | `paceline serve`, whole answers                                                        |
+| `paceline`             | `paceline serve`, whole responses                                                      |
 | `engine`               | Paceline's engine alone: the same prompts and limits in one call, with a row per client |
 | `vllm-DTYPE`           | vLLM's own server on a CPU, without compiling                                          |
 | `transformers-DTYPE`   | `transformers serve` with continuous batching                                          |
@@ -13,8 +13,8 @@
 Each server has a second line with `-stream` behind its name: the same requests, whose pieces are read as they come.
 
 Requests are chats of some sentences, at temperature 1, each with a seed and a limit of tokens of its own, which are the
-same for all. The model is SmolLM2-135M-Instruct whose end token is replaced by one that it never says, so every answer
-has exactly as many tokens as its limit; the answers' own count is checked. Clients are in another process than the
+same for all. The model is SmolLM2-135M-Instruct whose end token is replaced by one that it never says, so each response
+has exactly as many tokens as its limit; the responses' own count is checked. Clients are in another process than the
 server.
 
 Paceline's three take turns in alternating order. `share_of_engine` is what the endpoint keeps of the engine's speed:
@@ -43,9 +43,9 @@ TIMEOUT = 3600.0
 DTYPES = ("float32", "bfloat16")
 """Of the peers."""
 LIMITS = (16, 96)
-"""Tokens of an answer, from and to."""
+"""Tokens of a response, from and to."""
 ROOM = 512
-"""Tokens of a prompt and its answer."""
+"""Tokens of a prompt and its response."""
 LEAST_SHARE = 0.9
 """Of the engine's speed that the endpoint keeps."""
 OWN = ("engine", "paceline", "paceline-stream")

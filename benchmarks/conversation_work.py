@@ -11,7 +11,7 @@ from statistics import fmean
 
 MOST_TURNS = 20
 MOST_LATENCY = 2.0
-"""Seconds of one answer, at most."""
+"""Seconds of one observation, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ SETTINGS = {
 
 
 def drawn_latencies(number: int) -> tuple[float, ...]:
-    """Seconds until the environment of episode `number` has begun, and until it answers each of 1 to 20 turns."""
+    """Seconds until the environment of episode `number` has begun, and until it observes each of 1 to 20 turns."""
     chance = Random(f"latencies of episode {number}")
     return tuple(chance.uniform(0, MOST_LATENCY) for _ in range(chance.randint(1, MOST_TURNS) + 1))
 
@@ -47,7 +47,7 @@ class TurnWork:
     """Tokens of the environment to read before it, one in a round; 0 for a first turn, whose prompt is computed."""
     sampled: int
     latency: float
-    """Seconds from its end to the answer, as measured."""
+    """Seconds from its end to the observation, as measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

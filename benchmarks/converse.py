@@ -43,7 +43,7 @@ from paceline.episodes.conversations import Conversations, Draws, EpisodeLimits
 from paceline.types import Trajectory
 
 SAID = ({"role": "user", "content": "And 2 + 3?"},)
-"""What every environment with a latency answers."""
+"""What every environment with a latency says."""
 SMALLER = {"num_hidden_layers": 2, "max_position_embeddings": 1024}
 """What the setting's model has unlike the shape `30m`: rounds of a tenth of a second would take minutes in all."""
 NUM_GENERATIONS = 8
@@ -121,7 +121,7 @@ def train(kind: str, name: str, directory: str, steps: str) -> None:
 
 
 class Late:
-    """An environment that answers when its time has come, and tells when it was asked and when it answered."""
+    """An environment that responds when its time has come, and tells when it was asked and when it responded."""
 
     def __init__(self, number: int, latencies: Sequence[float], moments: list[tuple[int, float, float]]) -> None:
         self._number, self._left, self._moments = number, list(latencies), moments
@@ -136,7 +136,7 @@ class Late:
         await self._wait()
 
     async def observe(self, turn: AgentTurn) -> Observation:
-        """Answer late; be done once all answers are given."""
+        """Observe late; be done with the last latency."""
         await self._wait()
         return Observation(messages=SAID, done=not self._left)
 
@@ -187,7 +187,7 @@ class Scene:
             eos_token_ids=ends,
         )
         self.moments = list[tuple[int, float, float]]()
-        """Episode, when its environment was asked, when it answered."""
+        """Episode, when its environment was asked, when it responded."""
         self._tokenizer, self._turn_tokens, self._most_turns = tokenizer, turn_tokens, most_turns
         self._tokens = TurnTokens(tokenizer, stop_ids=ends, history="append")
         self._glue = len(self._tokens.observed([], SAID, message=SAID[0], earlier=SAID, most=None).ids)

@@ -1,7 +1,7 @@
 """Contenders of bench_serve.py: servers that clients ask all at once, and Paceline's engine alone on the same work.
 
 A server is a child of this process, started on a free port. Its clients are connections here: a new one sends the next
-request as soon as an answer is whole. With streams every piece is read as it comes, and the first one's time is noted.
+request as soon as a response is whole. With streams every piece is read as it comes, and the first one's time is noted.
 One thread reads all of them and makes nothing of a piece before the end, as clients and server share the processor.
 """
 
@@ -28,7 +28,7 @@ KEY = "bench"
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 READY_SECONDS = 600.0
 """Seconds that a server may take to load."""
-ANSWER_SECONDS = 600.0
+RESPONSE_SECONDS = 600.0
 """Seconds in which nothing at all comes, at most."""
 CACHE_BLOCK, BATCH_TOKENS = 256, 128
 """Of continuous batching in transformers, as `bench_generate.py` has them. Without them its cache on a CPU is laid out
@@ -97,7 +97,7 @@ def options(given: dict) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(kind: str, given: dict, python: str, dtype: str) -> Iterator[int]:
-    """Start a server and wait until it answers; gives its port."""
+    """Start a server and wait until it responds; gives its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -130,9 +130,9 @@ def running(kind: str, given: dict, python: str, dtype: str) -> Iterator[int]:
     )
     try:
         until = time.monotonic() + READY_SECONDS
-        while not answers(port):
+        while not responds(port):
             if process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"{kind} did not begin to answer (exit status {process.poll()})")
+                raise SystemExit(f"{kind} did not begin to respond (exit status {process.poll()})")
             time.sleep(0.5)
         yield port
     finally:
@@ -148,7 +148,7 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def answers(port: int) -> bool:
+def responds(port: int) -> bool:
     """Whether the server is ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
@@ -167,12 +167,12 @@ class Asked:
     number: int
     begun: float
     first: float | None = None
-    """Seconds until its first piece; None: it is not here, or the answer is asked for as a whole."""
-    answer: bytes = b""
+    """Seconds until its first piece; None: it is not here, or the response is asked for as a whole."""
+    response: bytes = b""
 
 
 def asked(given: dict, port: int, *, is_stream: bool) -> tuple[float, list[int], list[float]]:
-    """Seconds of all requests by all clients, tokens of each answer, and seconds until the first piece of each, or
+    """Seconds of all requests by all clients, tokens of each response, and seconds until the first piece of each, or
     until the whole of it."""
     numbers = iter(range(len(given["messages"])))
     tokens, firsts = [0] * len(given["messages"]), [0.0] * len(given["messages"])
@@ -189,25 +189,25 @@ def asked(given: dict, port: int, *, is_stream: bool) -> tuple[float, list[int],
         for _ in range(given["clients"]):
             ask_next()
         while arriving.get_map():
-            ready = arriving.select(ANSWER_SECONDS)
+            ready = arriving.select(RESPONSE_SECONDS)
             if not ready:
-                raise SystemExit(f"no answer within {ANSWER_SECONDS:.0f} s")
+                raise SystemExit(f"no response within {RESPONSE_SECONDS:.0f} s")
             for key, _ in ready:
                 one, piece = key.data, key.fileobj.recv(1 << 16)
-                one.answer += piece
+                one.response += piece
                 if one.first is None and is_stream and b"data: {" in piece:
                     one.first = time.perf_counter() - one.begun
                 if not piece:
                     arriving.unregister(key.fileobj)
                     key.fileobj.close()
                     firsts[one.number] = time.perf_counter() - one.begun if one.first is None else one.first
-                    tokens[one.number] = tokens_of(one.answer, is_stream=is_stream)
+                    tokens[one.number] = tokens_of(one.response, is_stream=is_stream)
                     ask_next()
     return time.perf_counter() - started, tokens, firsts
 
 
 def request(given: dict, number: int, *, is_stream: bool) -> bytes:
-    """One request as it is sent; the server closes the connection behind its answer."""
+    """One request as it is sent; the server closes the connection behind its response."""
     body = {
         "model": given["model"],
         "messages": given["messages"][number],
@@ -229,9 +229,9 @@ def request(given: dict, number: int, *, is_stream: bool) -> bytes:
     return "\r\n".join([*head, "", ""]).encode() + data
 
 
-def tokens_of(answer: bytes, *, is_stream: bool) -> int:
-    """Tokens of an answer, as it says itself."""
-    response = http.client.HTTPResponse(Received(answer))
+def tokens_of(received: bytes, *, is_stream: bool) -> int:
+    """Tokens of a response, as it says itself."""
+    response = http.client.HTTPResponse(Received(received))
     response.begin()
     body = response.read()
     if response.status != 200:
@@ -240,13 +240,13 @@ def tokens_of(answer: bytes, *, is_stream: bool) -> int:
         body = [line for line in body.splitlines() if line.startswith(b"data: {")][-1].removeprefix(b"data: ")
     usage = json.loads(body).get("usage")
     if usage is None:
-        raise SystemExit(f"an answer does not say how many tokens it has: {body[:300]!r}")
+        raise SystemExit(f"a response does not say how many tokens it has: {body[:300]!r}")
     return usage["completion_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What came over a connection, for the library that reads answers."""
+    """What came over a connection, for the library that reads responses."""
 
     data: bytes
 

@@ -504,7 +504,11 @@ def test_the_model_card_says_what_was_trained_without_any_account(tmp_path, mode
         ({"args": {"eval_strategy": "steps", "eval_steps": 1}}, ConfigError, "without eval_dataset"),
         ({"optimizers": (torch.optim.SGD([torch.zeros(1)], lr=1.0), None)}, ConfigError, "the trainer itself makes"),
         ({"reward_processing_classes": [None, None]}, ConfigError, "one tokenizer .* for each of the 1"),
-        ({"reward_model": variety}, ConfigError, "one of reward_funcs and reward_model"),
+        (
+            {"reward_model": variety, "train_dataset": "no-such.jsonl"},
+            ConfigError,
+            "one of reward_funcs and reward_model",
+        ),
         ({"model": tiny_model()}, ConfigError, "processing_class must be given with a model object"),
         ({"args": {"max_completion_length": 4000}}, ConfigError, "max_completion_length must be below"),
     ],

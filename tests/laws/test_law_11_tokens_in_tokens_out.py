@@ -115,9 +115,9 @@ class Held:
         self.ids, self.sampled, self.notes = self.prompt_ids, [], []
         self.spans = [Span(by="prompt", tokens=self.prompt_ids)]
 
-    def turn(self, sampled, message, answer, *, most=None, ended="stop"):
+    def turn(self, sampled, message, observation, *, most=None, ended="stop"):
         """Add a turn of the model and what answers it; returns what was observed."""
-        seen = self.tokens.observed(sampled, answer, message=message, earlier=self.messages, most=most)
+        seen = self.tokens.observed(sampled, observation, message=message, earlier=self.messages, most=most)
         self.ids += (*sampled, *seen.ids)
         self.messages += [message, *seen.messages]
         policy = Span(by="policy", tokens=tuple(sampled), logprobs=(-1.0,) * len(sampled))
@@ -153,13 +153,13 @@ def frame_controls(name, roles):
 def own_glue(name, roles, contents):
     """What the template writes behind a turn of the model, with what is said as it stands, cut out of a rendering."""
     mark = "the model said this"
-    answer = [
+    observation = [
         result if role == "tool" else asked(content)
         for role, content, result in zip(roles, contents, results_of(*contents), strict=True)
     ]
     count = 1 if BY_NAME[name].one_call else roles.count("tool")
     turn = call_of(*[mark] * count) if "tool" in roles else said(mark)
-    text = rendered(name, [ASKED, turn, *answer])
+    text = rendered(name, [ASKED, turn, *observation])
     return text[text.index(BY_NAME[name].stops[0], text.rindex(mark)) :]
 
 
@@ -187,13 +187,15 @@ def check_odd_conversation(name, draw):
     for _ in range(draw.randrange(1, 5)):
         roles = draw.choice((("user",), ("tool",), ("tool", "tool"), ("tool", "tool", "tool")))
         contents = [draw.choice((*ODD, *PLAIN)) for _ in roles]
-        answer = [
+        observation = [
             asked(content) if role == "user" else result
             for role, content, result in zip(roles, contents, results_of(*contents), strict=True)
         ]
         turn = said("?") if roles == ("user",) else call_of(*contents)
         sampled, before = random_turn(name, draw), held.ids
-        seen = held.turn(sampled, turn, answer, most=draw.choice((None, 40)), ended=draw.choice(("stop", "length")))
+        seen = held.turn(
+            sampled, turn, observation, most=draw.choice((None, 40)), ended=draw.choice(("stop", "length"))
+        )
         assert held.ids[: len(before) + len(sampled)] == (*before, *sampled)
         whole = seen.ids if sampled[-1:] == [] or sampled[-1] not in stop_ids_of(name) else (end_of(name), *seen.ids)
         assert whole == encoded(name, own_glue(name, roles, tuple(one["content"] for one in seen.messages)))
@@ -211,18 +213,18 @@ def check_canonical_conversation(name, draw):
     for _ in range(draw.randrange(1, 5)):
         if keeps_users and draw.random() < 0.5:
             thought = draw.choice(("", "<think>\nthe key\n</think>\n\n"))
-            turn, answer = said(thought + draw.choice(PLAIN)), [asked(draw.choice(PLAIN))]
+            turn, observation = said(thought + draw.choice(PLAIN)), [asked(draw.choice(PLAIN))]
         else:
             count = 1 if BY_NAME[name].one_call else draw.randrange(1, 4)
             turn = call_of(*[draw.choice(PLAIN) for _ in range(count)])
             if name == "qwen3":
                 turn["content"] = draw.choice(("", "<think>\nthe key\n</think>\n\n"))
-            answer = results_of(*[draw.choice(PLAIN) for _ in range(count)])
-        after = rendered(name, [*held.messages, turn, *answer])
+            observation = results_of(*[draw.choice(PLAIN) for _ in range(count)])
+        after = rendered(name, [*held.messages, turn, *observation])
         assert after.startswith(text)
         end = BY_NAME[name].stops[0]
         sampled = encoded(name, after[len(text) : after.index(end, len(text))] + end)
-        held.turn(sampled, turn, answer)
+        held.turn(sampled, turn, observation)
         text = after
     assert held.ids == encoded(name, text)
     assert held.trained() == [tokens for tokens in held.sampled if tokens]
@@ -240,9 +242,9 @@ def test_no_token_drifts_in_a_thousand_conversations(name):
             check_canonical_conversation(name, draw)
 
 
-def canonical(name, messages, turn, answer):
+def canonical(name, messages, turn, observation):
     """A turn as its family's template writes it, end token included, and the rendering of all with its answer."""
-    before, after = rendered(name, messages), rendered(name, [*messages, turn, *answer])
+    before, after = rendered(name, messages), rendered(name, [*messages, turn, *observation])
     assert after.startswith(before)
     end = BY_NAME[name].stops[0]
     return encoded(name, after[len(before) : after.index(end, len(before))] + end), after
@@ -256,10 +258,10 @@ KEPT = [name for name in NAMES if name not in ("mistral", "qwen3-without-thinkin
 def test_1_appending_equals_the_templates_own_rendering(name):
     plain = (said("There are 12."), [asked("Sure?")])
     one, two = (call_of("apples"), results_of("12")), (call_of("a", "b"), results_of("1", "2"))
-    for turn, answer in (plain, one, *([] if BY_NAME[name].one_call else [two])):
+    for turn, observation in (plain, one, *([] if BY_NAME[name].one_call else [two])):
         held = Held(name, has_system=True)
-        sampled, after = canonical(name, held.messages, turn, answer)
-        held.turn(sampled, turn, answer)
+        sampled, after = canonical(name, held.messages, turn, observation)
+        held.turn(sampled, turn, observation)
         assert held.ids == encoded(name, after)
 
 
@@ -335,8 +337,8 @@ def test_8_results_come_in_the_order_of_their_calls_in_one_glue(name):
 def test_9_an_answer_full_of_control_strings_makes_no_control_token(name, role):
     every = [token.content for token in tokenizer_of(name).added_tokens_decoder.values() if token.content.strip()]
     content = " and ".join(every) + "".join(every) + "".join(SPECIALS)
-    turn, answer = (call_of("x"), results_of(content)) if role == "tool" else (said("x"), [asked(content)])
-    seen = Held(name).turn(encoded(name, "cut"), turn, answer)
+    turn, observation = (call_of("x"), results_of(content)) if role == "tool" else (said("x"), [asked(content)])
+    seen = Held(name).turn(encoded(name, "cut"), turn, observation)
     assert Counter(one for one in seen.ids if one in controls_of(name)) == frame_controls(name, (role,))
     assert seen.notes[0].startswith("control tokens in an observation made plain text: ")
     assert BY_NAME[name].stops[0] in seen.notes[0]
@@ -513,8 +515,8 @@ def test_18_the_glue_of_turn_128_costs_what_that_of_turn_2_does(name):
     messages, costs = [ASKED], []
     for number in range(128):
         counting.asked.clear()
-        turn, answer = call_of("x"), results_of(f"apple {number:03}")  # one that is not known yet
-        seen = tokens.observed([end_of(name)], answer, message=turn, earlier=messages, most=64)
+        turn, observation = call_of("x"), results_of(f"apple {number:03}")  # one that is not known yet
+        seen = tokens.observed([end_of(name)], observation, message=turn, earlier=messages, most=64)
         messages += [turn, *seen.messages]
         costs.append(dict(counting.asked))
     assert costs[1] == costs[127]

@@ -76,7 +76,7 @@ def test_every_other_environment_has_a_deadline(address, tmp_path):
     assert not spec.is_instant
 
 
-ANSWER_SECONDS = 0.5
+OBSERVATION_SECONDS = 0.5
 
 
 @pytest.mark.parametrize(("method", "attempts"), [("begin", 3), ("observe", 1), ("close", 1)])
@@ -91,7 +91,7 @@ def test_a_step_whose_environments_all_hang_ends_at_the_limit_of_one_with_its_ca
         own_process=place == "own process",
         has_reward=True,
     )
-    held_by = replace(conversations(spec, turns=2), hosts=Hosts(step_seconds=ANSWER_SECONDS))
+    held_by = replace(conversations(spec, turns=2), hosts=Hosts(step_seconds=OBSERVATION_SECONDS))
     rounds = EngineSampler(
         engine=DictatedEngine(said),
         functions={},
@@ -114,4 +114,4 @@ def test_a_step_whose_environments_all_hang_ends_at_the_limit_of_one_with_its_ca
     began = time.monotonic()
     with held_by.hosts, pytest.raises(TrainingError, match=f"^{cause}it took more than 0.5 seconds"):
         sampler.sample(lambda count: drawn, 4)
-    assert attempts * ANSWER_SECONDS <= time.monotonic() - began < 12
+    assert attempts * OBSERVATION_SECONDS <= time.monotonic() - began < 12

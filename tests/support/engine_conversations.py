@@ -58,8 +58,8 @@ class Others:
         if turn == self.turns:
             self.open -= 1
             return False
-        answer = made_up(self.observed(conversation, turn), *conversation, turn)
-        prompt = self.requests[one.request].prompt_ids + one.token_ids + answer
+        observation = made_up(self.observed(conversation, turn), *conversation, turn)
+        prompt = self.requests[one.request].prompt_ids + one.token_ids + observation
         limit = 2 + (conversation[0] + 7 * turn + conversation[1]) % 9
         asked = Request(prompt_ids=prompt, keys=(key(conversation, turn),), limits=(limit,), continues=place)
         self.ready.append((conversation, asked))

@@ -20,7 +20,7 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentTurn:
-    """A turn of the model, as its environment or a client reads it."""
+    """A turn of the model, as its environment reads it."""
 
     number: int
     """Turns of the episode before this one."""
@@ -36,18 +36,22 @@ class AgentTurn:
     """`length`: the turn was cut at the limit of a turn."""
     is_last: bool
     """True if no turn can follow: the model will read no observation, so none has to be made."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelReply(AgentTurn):
+    """The turn that a `ModelRequest` gets, as a client of an endpoint reads it."""
+
     reasoning: str | None = None
-    """Thinking at the beginning of the turn, which `content` leaves out; set in the reply to a `ModelRequest`."""
-    num_read: int = 0
-    """Tokens of the turn's context; set in the reply to a `ModelRequest`."""
-    num_sampled: int = 0
-    """Tokens of the turn; set in the reply to a `ModelRequest`."""
+    """Thinking at the beginning of the turn, which `content` leaves out."""
+    num_read: int
+    """Tokens of the turn's context."""
     read_ids: tuple[int, ...] = ()
     """The context's tokens, where the request asks for ids."""
-    sampled_ids: tuple[int, ...] = ()
-    """The turn's tokens, where the request asks for ids."""
+    sampled_ids: tuple[int, ...]
+    """The turn's tokens."""
     logprobs: tuple[tuple[str, float], ...] = ()
-    """Text and log-probability, in nats, of each token of the turn, where a server's request asks for them."""
+    """Text and log-probability, in nats, of each token of the turn, where the request asks for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

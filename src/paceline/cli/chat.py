@@ -12,7 +12,7 @@ from paceline.cli.libraries import loading_libraries
 from paceline.cli.serve import OPTIONS
 from paceline.config.reading import options
 from paceline.config.sections import Config
-from paceline.environments import AgentTurn, EnvironmentSpec, ModelRequest, Observation
+from paceline.environments import AgentTurn, EnvironmentSpec, ModelReply, ModelRequest, Observation
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.errors import DONE, ConfigError, EnvironmentFailure
 from paceline.openai_api.requests import ApiRequest, Refusal
@@ -172,7 +172,7 @@ class Chat:
             self._messages = before
             raise
 
-    def _sample(self, schemas: Sequence[Mapping[str, Any]]) -> AgentTurn:
+    def _sample(self, schemas: Sequence[Mapping[str, Any]]) -> ModelReply:
         """Sample a turn, and print its text as it arrives."""
         settings = {} if self._seed is None else {"seed": self._seed + self._turns_sampled}
         self._turns_sampled += 1
@@ -180,14 +180,14 @@ class Chat:
         request = ApiRequest(kind="chat", wanted=model_request, model="", stream=True, digest=b"")
         arrived: queue.SimpleQueue[Sequence[ResponsePart] | Refusal] = queue.SimpleQueue()
         response = self._model.begin(request, lambda _, event: arrived.put(event))
-        turn: AgentTurn | None = None
+        turn: ModelReply | None = None
         try:
             while turn is None:
                 event = arrived.get()
                 if isinstance(event, Refusal):
                     raise event
                 for _, part in event:
-                    if isinstance(part, AgentTurn):
+                    if isinstance(part, ModelReply):
                         turn = part
                     elif "content" in part:
                         print(part["content"], end="", flush=True)

@@ -72,7 +72,7 @@ class EnvironmentConfig:
             "be two numbers of seconds above 0, the second not below the first",
         ),
     ] = (60.0, 600.0)
-    """Seconds that an environment may take for one observation, and for a whole episode; beyond them it has failed."""
+    """Seconds an environment may take for one observation, and for all of an episode; then the episode has failed."""
     turn_credit: Annotated[float | None, FROM_0_TO_1] = None
     """Discount per turn: each turn is credited with its own reward and the discounted ones of later turns, where the
     environment rewards turns. None: all turns share the advantage of the episode."""

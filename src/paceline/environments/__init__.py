@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from paceline.chat.requests import AgentTurn, ModelRequest, ToolCall
+from paceline.chat.requests import AgentTurn, ModelReply, ModelRequest, ToolCall
 from paceline.errors import ConfigError
 from paceline.types import Message
 
-__all__ = ["AgentTurn", "Environment", "EnvironmentSpec", "ModelRequest", "Observation", "ToolCall"]
+__all__ = ["AgentTurn", "Environment", "EnvironmentSpec", "ModelReply", "ModelRequest", "Observation", "ToolCall"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ a turn, the latest or an earlier one, gets that turn's tokens as they are, and a
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from paceline.chat.calls import ParsedTurn, assistant_message, parse_calls
@@ -13,7 +14,7 @@ from paceline.chat.requests import TurnContext, parsed_response, requested_conte
 from paceline.chat.thinking import opening_thought, prefills_think
 from paceline.chat.turns import TurnTokens
 from paceline.engines import Finished, Sampling
-from paceline.environments import AgentTurn, EnvironmentSpec, ModelRequest, Observation, ToolCall
+from paceline.environments import AgentTurn, EnvironmentSpec, ModelReply, ModelRequest, Observation, ToolCall
 from paceline.environments.hosting import Outcome
 from paceline.episodes.conversations import Conversations, EpisodeLimits
 from paceline.episodes.waits import NextTurn
@@ -323,33 +324,27 @@ class EpisodeChat:
         """
         request, spec = self.request, self._spec
         assert spec is not None
-        turn = AgentTurn(
-            number=len(self._turns),
-            text=finished.text,
-            content=finished.text,
-            finish_reason=finished.finish_reason,
-            is_last=self._is_last,
-        )
         sampled = finished.token_ids
+        kind: Callable[..., AgentTurn] = AgentTurn
         ends = bool(sampled) and sampled[-1] in tokens.stop_ids
         raw = tokens.raw_text(sampled[:-1] if ends else sampled) if spec.tools or request is not None else ""
         parsed, reasoning = ParsedTurn(content=finished.text), opening_thought(raw)
         if request is not None:
             parsed, reasoning = parsed_response(request, tokens, raw=raw, text=finished.text)
+            read = context if request.wants_ids else ()
+            kind = partial(ModelReply, reasoning=reasoning, num_read=len(context), read_ids=read, sampled_ids=sampled)
         elif spec.tools:
             prefilled = prefills_think(self.prompt)
             parsed = parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=spec.tools)
-        calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
-        turn = replace(turn, content=parsed.content, calls=calls, malformed=parsed.malformed)
-        if request is not None:
-            turn = replace(
-                turn,
-                reasoning=reasoning,
-                num_read=len(context),
-                num_sampled=len(sampled),
-                read_ids=context if request.wants_ids else (),
-                sampled_ids=sampled if request.wants_ids else (),
-            )
+        turn = kind(
+            number=len(self._turns),
+            text=finished.text,
+            content=parsed.content,
+            calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls),
+            malformed=parsed.malformed,
+            finish_reason=finished.finish_reason,
+            is_last=self._is_last,
+        )
         return assistant_message(parsed, reasoning=reasoning), turn
 
     def _note_unmet(self, limit: int) -> None:

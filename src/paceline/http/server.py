@@ -18,6 +18,7 @@ import socketserver
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -90,11 +91,10 @@ class Connection:
             self.socket.shutdown(socket.SHUT_RDWR)
 
 
-class HttpServer(ThreadingHTTPServer):
+class HttpServer(ThreadingHTTPServer, ABC):
     """A server that silent, slow or many strangers cannot close to others.
 
-    A subclass has `authorize` and `respond`, which may raise HttpRefusal. They are called in the thread of the
-    request's connection.
+    `authorize` and `respond` may raise HttpRefusal. They are called in the thread of the request's connection.
     """
 
     daemon_threads = True
@@ -114,13 +114,13 @@ class HttpServer(ThreadingHTTPServer):
         self._connections_lock, self._looked = threading.Lock(), 0.0
         super().__init__(address, HttpExchange)
 
+    @abstractmethod
     def authorize(self, exchange: "HttpExchange") -> bool:
         """Return True if a request shows the key; False: it needs none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def respond(self, exchange: "HttpExchange") -> None:
         """Send the response to a request."""
-        raise NotImplementedError
 
     def error_response(self, refusal: HttpRefusal) -> HttpResponse:
         """Return the response to a request that is refused."""

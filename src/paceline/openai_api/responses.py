@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from paceline.chat.requests import AgentTurn
+from paceline.chat.requests import ModelReply
 from paceline.http.events import HttpRefusal
 from paceline.openai_api.requests import ApiRequest, Refusal
 from paceline.types import Message
@@ -26,7 +26,7 @@ def call_id_of(turn: int, index: int) -> str:
     return f"call_{turn}_{index}"
 
 
-def message_of(turn: AgentTurn) -> Message:
+def message_of(turn: ModelReply) -> Message:
     """Return a turn as a message, in the form of `requests.messages_of`: so does a program that sends it back."""
     message: Body = {"role": "assistant", "content": turn.content}
     if turn.calls:
@@ -36,7 +36,7 @@ def message_of(turn: AgentTurn) -> Message:
     return message
 
 
-def body_of(request: ApiRequest, turns: Sequence[AgentTurn]) -> Body:
+def body_of(request: ApiRequest, turns: Sequence[ModelReply]) -> Body:
     """Return the whole response to a request, of as many turns as it has choices."""
     first = turns[0]
     if request.kind == "responses":
@@ -59,14 +59,14 @@ def _head(request: ApiRequest, number: int, *, is_whole: bool) -> Body:
     return {"id": f"{name}-{number}", "object": kind, "created": request.created, "model": request.model}
 
 
-def usage_of(turns: Sequence[AgentTurn]) -> Body:
+def usage_of(turns: Sequence[ModelReply]) -> Body:
     """Return the number of tokens that were read and sampled."""
-    sampled = sum(turn.num_sampled for turn in turns)
+    sampled = sum(len(turn.sampled_ids) for turn in turns)
     read = turns[0].num_read
     return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
 
 
-def _choice(request: ApiRequest, index: int, turn: AgentTurn) -> Body:
+def _choice(request: ApiRequest, index: int, turn: ModelReply) -> Body:
     logprobs = _logprobs(request, turn) if request.logprobs else None
     choice: Body = {"index": index, "finish_reason": _finish_reason(turn), "logprobs": logprobs}
     if request.kind == "chat":
@@ -78,7 +78,7 @@ def _choice(request: ApiRequest, index: int, turn: AgentTurn) -> Body:
     return choice
 
 
-def _logprobs(request: ApiRequest, turn: AgentTurn) -> Body:
+def _logprobs(request: ApiRequest, turn: ModelReply) -> Body:
     if request.kind == "chat":
         tokens = [
             {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
@@ -94,11 +94,11 @@ def _logprobs(request: ApiRequest, turn: AgentTurn) -> Body:
     }
 
 
-def _finish_reason(turn: AgentTurn) -> str:
+def _finish_reason(turn: ModelReply) -> str:
     return "tool_calls" if turn.calls else turn.finish_reason
 
 
-def _message(turn: AgentTurn) -> Body:
+def _message(turn: ModelReply) -> Body:
     message: Body = {"role": "assistant", "content": turn.content or (None if turn.calls else "")}
     if turn.reasoning is not None:
         message["reasoning_content"] = turn.reasoning
@@ -107,7 +107,7 @@ def _message(turn: AgentTurn) -> Body:
     return message
 
 
-def _calls(turn: AgentTurn) -> list[Body]:
+def _calls(turn: ModelReply) -> list[Body]:
     return [
         {
             "id": call_id_of(turn.number, index),
@@ -118,7 +118,7 @@ def _calls(turn: AgentTurn) -> list[Body]:
     ]
 
 
-def _response(request: ApiRequest, number: int, turn: AgentTurn | None) -> Body:
+def _response(request: ApiRequest, number: int, turn: ModelReply | None) -> Body:
     """Return the response of `/v1/responses`; None: the turn has not ended."""
     status = "in_progress" if turn is None else "incomplete" if turn.finish_reason == "length" else "completed"
     usage = None if turn is None else usage_of([turn])
@@ -150,7 +150,7 @@ def _response(request: ApiRequest, number: int, turn: AgentTurn | None) -> Body:
     }
 
 
-def _items(turn: AgentTurn) -> list[Body]:
+def _items(turn: ModelReply) -> list[Body]:
     """Return what a turn has put out, as `/v1/responses` names it: a message and calls."""
     items = [_message_item(turn.number, [_text_part(turn.content)])] if turn.content or not turn.calls else []
     return items + [
@@ -169,7 +169,7 @@ def _text_part(text: str) -> Body:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def events_of(request: ApiRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
+def events_of(request: ApiRequest, turns: Sequence[ModelReply]) -> Iterator[bytes]:
     """Yield the response to a request as the events of a stream; the last one says that it is done."""
     events = stream_events(request, turns[0].number, is_streamed=False)
     for index, turn in enumerate(turns):
@@ -193,9 +193,9 @@ class ChoiceEvents:
     def __init__(self, request: ApiRequest, number: int, *, is_streamed: bool) -> None:
         self._request, self._number, self._is_streamed = request, number, is_streamed
 
-    def of(self, index: int, part: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
+    def of(self, index: int, part: Mapping[str, Any] | ModelReply) -> Iterator[bytes]:
         """Yield the events of a piece of a choice, or of its turn that has ended."""
-        if isinstance(part, AgentTurn):
+        if isinstance(part, ModelReply):
             yield from self._ended(index, part)
         else:
             yield self._piece(index, part)
@@ -206,7 +206,7 @@ class ChoiceEvents:
         content = {"text": piece["text"], "logprobs": None} if is_text else {"delta": dict(piece)}
         return self._chunk([{"index": index, **content, "finish_reason": None}])
 
-    def _ended(self, index: int, turn: AgentTurn) -> Iterator[bytes]:
+    def _ended(self, index: int, turn: ModelReply) -> Iterator[bytes]:
         choice = _choice(self._request, index, turn)
         end = {key: value for key, value in choice.items() if key not in ("message", "text")}
         if self._request.kind == "text":
@@ -221,7 +221,7 @@ class ChoiceEvents:
             yield self._piece(index, delta)
         yield self._chunk([{**end, "delta": {}}])
 
-    def last(self, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
+    def last(self, turns: Sequence[ModelReply]) -> Iterator[bytes]:
         """Yield what follows the events of all turns."""
         if self._request.with_usage:
             yield self._chunk([], usage=usage_of(turns))
@@ -238,14 +238,14 @@ class ResponseEvents:
         """`number` is that of the turn."""
         self._request, self._number, self._count, self._text_sent = request, number, 0, ""
 
-    def of(self, index: int, part: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
+    def of(self, index: int, part: Mapping[str, Any] | ModelReply) -> Iterator[bytes]:
         """Yield the events of a piece of the message, or of the turn that has ended; thinking has no event here.
 
         `index` is 0, as there is one choice.
         """
         if not self._count:
             yield self._event("created", response=_response(self._request, self._number, None))
-        if isinstance(part, AgentTurn):
+        if isinstance(part, ModelReply):
             yield from self._ended(part)
         elif "content" in part:
             yield from self._text(part["content"])
@@ -257,7 +257,7 @@ class ResponseEvents:
         self._text_sent += text
         yield self._event("output_text.delta", delta=text, logprobs=[], **self._content_part)
 
-    def _ended(self, turn: AgentTurn) -> Iterator[bytes]:
+    def _ended(self, turn: ModelReply) -> Iterator[bytes]:
         body = _response(self._request, self._number, turn)
         for index, item in enumerate(body["output"]):
             if item["type"] == "message":
@@ -276,7 +276,7 @@ class ResponseEvents:
             yield self._event("output_item.done", output_index=index, item=item)
         yield self._event(body["status"], response=body)
 
-    def last(self, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
+    def last(self, turns: Sequence[ModelReply]) -> Iterator[bytes]:
         """Yield nothing: the event of the turn's end is the last one."""
         return iter(())
 

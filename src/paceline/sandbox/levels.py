@@ -160,7 +160,7 @@ def open_sandbox(level: Level = "auto", *, url: str | None = None, slots: int | 
     """Open the sandbox of that level, after hostile programs have run in it; `url`: the judge service there instead.
 
     Raises:
-        SandboxError: the level does not hold here; for `auto`, none of those that isolate; the service is silent.
+        SandboxError: the level does not hold here; for `auto`, none of those that isolate; a silent service.
     """
     if url is not None:
         from paceline.sandbox.remote import RemoteSandbox

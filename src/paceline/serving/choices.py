@@ -14,7 +14,8 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.chat.call_marks import OPEN_CALL
-from paceline.chat.requests import AgentTurn, ModelRequest, ToolCall, parsed_response
+from paceline.chat.calls import ParsedTurn
+from paceline.chat.requests import ModelReply, ModelRequest, ToolCall, parsed_response
 from paceline.chat.thinking import (
     CLOSE_REASONING,
     CLOSE_THINK,
@@ -39,7 +40,7 @@ IN_TAGS = ("hermes", "xml", "glm")
 CLIENT_GONE = 499
 """Status of a request whose client has closed the connection; nobody reads it."""
 
-ResponsePart = tuple[int, Mapping[str, Any] | AgentTurn]
+ResponsePart = tuple[int, Mapping[str, Any] | ModelReply]
 """Index of a choice, and a piece of its message or, at its end, the turn."""
 OnParts = Callable[["RunningResponse", Sequence[ResponsePart] | Refusal], None]
 """Called with new parts of a response, or with why there will be no more, in the thread of all responses: it may not
@@ -56,7 +57,6 @@ class TextReader:
     tokens: TurnTokens | None
     """Tokens of the conversation; None: plain text is continued."""
     stop: tuple[str, ...] = ()
-    num_read: int = 0
     has_logprobs: bool = False
 
     @cached_property
@@ -97,7 +97,7 @@ class RunningResponse:
         self._refusal: Refusal | None = None
 
     @property
-    def turns(self) -> list[AgentTurn]:
+    def turns(self) -> list[ModelReply]:
         """The turns of the choices that have ended."""
         return [choice.turn for choice in self._choices if choice.turn is not None]
 
@@ -131,7 +131,7 @@ class RunningResponse:
                 self.generation.end(index)
                 yield index, choice.turn
 
-    def wait(self, is_gone: Callable[[], bool]) -> list[AgentTurn]:
+    def wait(self, is_gone: Callable[[], bool]) -> list[ModelReply]:
         """Wait for the turns of all choices; raises Refusal where the response cannot be had.
 
         `is_gone` returns True if the client has left, for whom nothing needs to be sampled.
@@ -152,7 +152,7 @@ class Choice:
 
     def __init__(self, reader: TextReader, number: int, read_ids: tuple[int, ...]) -> None:
         self.number = number
-        self.turn: AgentTurn | None = None
+        self.turn: ModelReply | None = None
         """The turn once it has ended."""
         self._reader, self._read_ids = reader, read_ids
         self._ids, self._logprobs = list[int](), list[float]()
@@ -217,7 +217,7 @@ class Choice:
     def _piece(self, text: str) -> dict[str, Any]:
         return {"text": text} if self._reader.tokens is None else {"role": "assistant", "content": text}
 
-    def _rest(self, turn: AgentTurn) -> Iterator[dict[str, Any]]:
+    def _rest(self, turn: ModelReply) -> Iterator[dict[str, Any]]:
         """Yield the rest of the content; calls come with the turn."""
         yield from self._reason(turn.reasoning)
         rest = turn.content[len(self._sent) :] if turn.content.startswith(self._sent) else ""
@@ -225,29 +225,29 @@ class Choice:
             self._sent += rest
             yield self._piece(rest)
 
-    def _ended(self, reason: FinishReason, *, is_cut: bool) -> AgentTurn:
+    def _ended(self, reason: FinishReason, *, is_cut: bool) -> ModelReply:
         reader, ids = self._reader, self._ids
         text = texts_of(reader.tokenizer, [ids])[0]
         text = text[: _first(text, reader.stop)] if is_cut else text
-        turn = AgentTurn(
+        parsed, reasoning = ParsedTurn(content=text), None
+        if reader.tokens is not None:
+            raw = reader.tokens.raw_text(ids[:-1] if ids[-1] in reader.tokens.stop_ids else ids)
+            raw = raw[: _first(raw, reader.stop)] if is_cut else raw
+            parsed, reasoning = parsed_response(reader.request, reader.tokens, raw=raw, text=text)
+        return ModelReply(
             number=self.number,
             text=text,
-            content=text,
+            content=parsed.content,
+            calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls),
+            malformed=parsed.malformed,
             finish_reason=reason,
             is_last=False,
-            num_read=reader.num_read,
-            num_sampled=len(ids),
+            reasoning=reasoning,
+            num_read=len(self._read_ids),
             read_ids=self._read_ids if reader.request.wants_ids else (),
-            sampled_ids=tuple(ids) if reader.request.wants_ids else (),
+            sampled_ids=tuple(ids),
             logprobs=tuple(zip(map(self._token, ids), self._logprobs, strict=True)) if reader.has_logprobs else (),
         )
-        if reader.tokens is None:
-            return turn
-        raw = reader.tokens.raw_text(ids[:-1] if ids[-1] in reader.tokens.stop_ids else ids)
-        raw = raw[: _first(raw, reader.stop)] if is_cut else raw
-        parsed, reasoning = parsed_response(reader.request, reader.tokens, raw=raw, text=text)
-        calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
-        return replace(turn, content=parsed.content, calls=calls, malformed=parsed.malformed, reasoning=reasoning)
 
     def _token(self, token: int) -> str:
         return cast(str, self._reader.tokenizer.decode([token]))

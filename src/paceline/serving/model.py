@@ -138,15 +138,7 @@ class ServedModel:
         stop = tuple(settings["stop"]) if "stop" in settings else self.sampling.stop
         limit = min(room, self.sampling.max_completion_length if wanted.max_tokens is None else wanted.max_tokens)
         seed = settings["seed"] if "seed" in settings else secrets.randbits(63)
-        reader = TextReader(
-            self.tokenizer,
-            self.end_tokens,
-            wanted,
-            tokens,
-            stop=stop,
-            num_read=len(ids),
-            has_logprobs=request.logprobs,
-        )
+        reader = TextReader(self.tokenizer, self.end_tokens, wanted, tokens, stop=stop, has_logprobs=request.logprobs)
         choices = [Choice(reader, next(self.numbers), ids) for _ in range(request.choices)]
         response = RunningResponse(choices, on_parts, has_stop=bool(stop))
         response.generation = Generation(

@@ -208,7 +208,7 @@ def regrouped(
         options,
         weights=weights,
         max_completion_length=max_completion_length,
-        own=own_advantage(options),
+        group_advantage=own_advantage(options),
         turn_credit=turn_credit,
     )
     return replace(batch, groups=groups, missing=max(0, wanted - sum(group.dropped is None for group in scored)))

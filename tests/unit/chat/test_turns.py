@@ -48,10 +48,10 @@ def call(*names, **given):
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-def seen(name, message, *answer, most=None):
+def seen(name, message, *observation, most=None):
     """What is observed behind a turn without an end token, and its text."""
     tokens = turn_tokens(name)
-    observed = tokens.observed((), answer, message=message, earlier=[ASKED], most=most)
+    observed = tokens.observed((), observation, message=message, earlier=[ASKED], most=most)
     return observed, tokens.raw_text(observed.ids)
 
 
@@ -316,9 +316,9 @@ def test_append_is_refused_when_an_answer_of_unusual_roles_comes():
 
 
 def test_a_system_message_in_the_middle_is_proven_when_it_comes():
-    tokens, answer = turn_tokens("smollm2"), [{"role": "system", "content": "Now be long."}]
-    assert tokens.proof(answer, earlier=[ASKED]).keeps_history
-    assert tokens.proof(answer, earlier=[SYSTEM, ASKED]).keeps_history
+    tokens, observation = turn_tokens("smollm2"), [{"role": "system", "content": "Now be long."}]
+    assert tokens.proof(observation, earlier=[ASKED]).keeps_history
+    assert tokens.proof(observation, earlier=[SYSTEM, ASKED]).keeps_history
 
 
 def test_mistral_appends_results_and_says_why_it_appends_no_more():

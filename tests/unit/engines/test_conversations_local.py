@@ -268,24 +268,24 @@ class Threads:
 
     def __init__(self, requests: Sequence[Request], sleepers: int) -> None:
         self.others, self.sleepers = Others(requests, turns=2), sleepers
-        self.answers = queue.Queue[list[tuple[Place, Request]] | None]()
+        self.observations = queue.Queue[list[tuple[Place, Request]] | None]()
         self.quick, self.are_through = len(requests) - sleepers, threading.Event()
         self.asleep: list[tuple[Place, Request]] = []
         threading.Thread(target=self.wake, daemon=True).start()
 
     def wake(self) -> None:
         assert self.are_through.wait(60)
-        self.answers.put(self.asleep)
+        self.observations.put(self.asleep)
 
     def finished(self, one: Finished) -> bool:
         conversation = self.others.conversation_of[one.request, one.sample]
         continues = self.others.finished(one)
         if continues:
-            answer = self.others.ready.pop()
+            observation = self.others.ready.pop()
             if conversation[0] < self.sleepers:
-                self.asleep.append(answer)
+                self.asleep.append(observation)
             else:
-                self.answers.put([answer])
+                self.observations.put([observation])
         elif conversation[0] >= self.sleepers:
             self.quick -= 1
             if not self.quick:
@@ -297,7 +297,7 @@ class Threads:
         if not self.others.open:
             return None
         try:
-            self.others.ready = self.answers.get(block=wait, timeout=60)
+            self.others.ready = self.observations.get(block=wait, timeout=60)
         except queue.Empty:
             assert not wait
             return []

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from paceline.environments import AgentTurn, ModelRequest, ToolCall
+from paceline.environments import ModelReply, ModelRequest, ToolCall
 from paceline.environments.endpoint.harness import Branches, Harness
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.environments.resolving import specs
@@ -40,13 +40,19 @@ class Driver:
         request = harness.begin(TASK, seed=11)
         for number in range(self.most):
             self.asked.append(request)
-            given = {"finish_reason": "stop", "num_read": 5, "num_sampled": 2, **self.script(number)}
-            turn = AgentTurn(number=number, text=given["content"], is_last=number + 1 == self.most, **given)
+            given = {"finish_reason": "stop", "num_read": 5, "sampled_ids": (0, 0), **self.script(number)}
+            turn = ModelReply(number=number, text=given["content"], is_last=number + 1 == self.most, **given)
             observation = harness.observe(turn)
             if observation.done or observation.request is None:
                 break
             request = observation.request
         return harness.close()
+
+
+def said_by_model(text: str) -> ModelReply:
+    return ModelReply(
+        number=0, text=text, content=text, finish_reason="stop", is_last=False, num_read=5, sampled_ids=(0, 0)
+    )
 
 
 def played(program: Callable[[Client], Any], **given: Any) -> tuple[float | None, list[ModelRequest]]:
@@ -218,7 +224,7 @@ def test_a_thread_that_outlives_its_program_is_refused():
 
     clients, harness = list[Client](), Harness(program)
     harness.begin(TASK, seed=0)
-    assert harness.observe(AgentTurn(number=0, text="", content="", finish_reason="stop", is_last=False)).done
+    assert harness.observe(said_by_model("")).done
     status, body = clients[0].ask("/chat/completions", HELLO)
     assert (status, body["error"]["code"]) == (401, "invalid_api_key")
     harness.close()
@@ -553,7 +559,7 @@ def outcomes(hosts: Hosts, address: str, task: dict[str, Any] = TASK) -> list[Ou
     """Begin, answer and close an episode where a run would."""
     (spec,) = specs([address]).values()
     hosted, found = hosts.open(spec), list[Outcome]()
-    turn = AgentTurn(number=0, text="ok", content="ok", finish_reason="stop", is_last=False)
+    turn = said_by_model("ok")
     for method, *given in (("begin", task, 7), ("observe", turn), ("close",)):
         arrived = asyncio.run(_called(hosted, method, *given))
         found.append(arrived)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from paceline.engines import Sampled
-from paceline.environments import AgentTurn
+from paceline.environments import ModelReply
 from paceline.openai_api.requests import ApiRequest, Refusal, read_request
 from paceline.serving.choices import Choice, TextReader
 from tests.support.endpoint_client import tool
@@ -27,16 +27,14 @@ def written(text: str, request: ApiRequest, *, plain: bool = False, ends: bool =
     """Pieces and turn of a text that comes a byte at a time."""
     tokens = None if plain else MODEL.tokens.with_tools(request.wanted.tools)
     stop = tuple(request.wanted.settings.get("stop", ()))
-    choice = Choice(
-        TextReader(MODEL.tokenizer, MODEL.end_tokens, request.wanted, tokens, stop=stop, num_read=4), 7, (1, 2, 3, 4)
-    )
+    choice = Choice(TextReader(MODEL.tokenizer, MODEL.end_tokens, request.wanted, tokens, stop=stop), 7, (1, 2, 3, 4))
     ids, pieces = tiny_tokenizer().encode(text, add_special_tokens=False) + ([END] if ends else []), []
     for place, token in enumerate(ids, start=1):
         reason = None if place < len(ids) else "stop" if ends else "length"
         pieces += choice.add(Sampled(request=0, sample=0, token_ids=(token,), logprobs=(-1.0,), finish_reason=reason))
         if choice.turn is not None:
             break
-    assert isinstance(choice.turn, AgentTurn)
+    assert isinstance(choice.turn, ModelReply)
     return pieces, choice.turn
 
 

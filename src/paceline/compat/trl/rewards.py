@@ -207,27 +207,27 @@ def adapted(
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     accepts = {parameter.name for parameter in parameters}
 
-    def made(**answered: Any) -> Any:
-        rows, opened = answered["paceline_row"], answered["prompt_messages"]
+    def made(**named: Any) -> Any:
+        rows, opened = named["paceline_row"], named["prompt_messages"]
         # what an environment has begun is no longer the row's own prompt, which may even lack one
         prompts = [
             row["prompt"] if "prompt" in row and not has_environments else messages
             for row, messages in zip(rows, opened, strict=True)
         ]
-        texts, messages, ids = (answered[name] for name in ("completions", "completion_messages", "episode_ids"))
-        if WHOLE in answered and all(whole is not None for whole in answered[WHOLE]):  # of a rollout_func
-            texts, ids = ([whole[part] for whole in answered[WHOLE]] for part in (0, 1))
+        texts, messages, ids = (named[name] for name in ("completions", "completion_messages", "episode_ids"))
+        if WHOLE in named and all(whole is not None for whole in named[WHOLE]):  # of a rollout_func
+            texts, ids = ([whole[part] for whole in named[WHOLE]] for part in (0, 1))
             messages = [[] for _ in texts]
         # a completion has the prompt's form: text, or messages
-        answers = [
+        completions = [
             text if isinstance(prompt, str) else up_to_last(conversation, text)
             for prompt, text, conversation in zip(prompts, texts, messages, strict=True)
         ]
         names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
         columns = {name: [row.get(name) for row in rows] for name in names}
-        arguments = {**columns, "prompts": prompts, "completions": answers, "completion_ids": ids}
+        arguments = {**columns, "prompts": prompts, "completions": completions, "completion_ids": ids}
         if has_environments:
-            arguments["environments"] = answered["environments"]
+            arguments["environments"] = named["environments"]
         arguments |= context
         return function(**{name: value for name, value in arguments.items() if takes_any or name in accepts})
 
@@ -246,6 +246,6 @@ _SIGNATURE = inspect.Signature(
 
 
 def up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
-    """Return the messages of a conversation up to the model's last one; it never read an observation behind that."""
+    """Return the messages of a conversation up to the model's last one; an observation that nobody read is left out."""
     places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     return [*messages[: places[-1] + 1]] if places else [{"role": "assistant", "content": text}]

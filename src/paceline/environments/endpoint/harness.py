@@ -28,7 +28,7 @@ from numbers import Real
 from typing import IO, Any
 
 from paceline.base_directory import base_directory
-from paceline.environments import AgentTurn, ModelRequest, Observation
+from paceline.environments import AgentTurn, ModelReply, ModelRequest, Observation
 from paceline.environments.endpoint.program import endpoint_variables, keep_variables, refuse_all
 from paceline.environments.hosting.results import awaited
 from paceline.errors import ConfigError, EnvironmentFailure
@@ -190,8 +190,8 @@ class Harness:
         """The request that turns are sampled for."""
         self._request = ModelRequest()
         """Request to the model on its behalf."""
-        self._choices: list[AgentTurn] = []
-        self._latest: tuple[Pending, list[AgentTurn]] | None = None
+        self._choices: list[ModelReply] = []
+        self._latest: tuple[Pending, list[ModelReply]] | None = None
         """The latest request that got a response, and its turns."""
         self._has_ended = False
         self._value: Any = None
@@ -227,6 +227,7 @@ class Harness:
     def observe(self, turn: AgentTurn) -> Observation:
         """Respond to the program's request with a turn, and wait for the next one, or for the program's end."""
         assert self._pending is not None
+        assert isinstance(turn, ModelReply)
         self._choices.append(turn)
         self._note(turn)
         if len(self._choices) < self._pending.request.choices and not turn.is_last:
@@ -320,13 +321,13 @@ class Harness:
         turn, num_messages = earlier
         return replace(wanted, after=turn, messages=wanted.messages[num_messages:])
 
-    def _note(self, turn: AgentTurn) -> None:
+    def _note(self, turn: ModelReply) -> None:
         assert self._pending is not None
         wanted = self._pending.request.wanted
         if wanted.text is None:
             self._branches.add(turn.number, (*wanted.messages, message_of(turn)), wanted.tools)
 
-    def _respond(self, pending: Pending, choices: Sequence[AgentTurn]) -> None:
+    def _respond(self, pending: Pending, choices: Sequence[ModelReply]) -> None:
         request = pending.request
         if not request.stream:
             pending.respond(body_of(request, choices))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from paceline.environments import AgentTurn, Environment, EnvironmentSpec, ToolCall
+from paceline.environments import AgentTurn, Environment, EnvironmentSpec, ModelReply, ToolCall
 from paceline.environments.hosting.results import Method, TooLate, attempt, awaited, checked
 from paceline.errors import ConfigError
 from paceline.processes.forking import Result, Serve, plain
@@ -126,7 +126,7 @@ class _Episode:
                 name: tuple(value) if isinstance(value, list) else value for name, value in arguments[0].items()
             }
             fields["calls"] = tuple(ToolCall(**call) for call in fields["calls"])
-            arguments = [AgentTurn(**fields)]
+            arguments = [(ModelReply if "num_read" in fields else AgentTurn)(**fields)]
         value = getattr(self._environment, method)(*arguments)
         if inspect.isawaitable(value):
             value = self._runner.run(awaited(value))

@@ -68,18 +68,18 @@ def make_groups(
     *,
     weights: Mapping[str, float],
     max_completion_length: int,
-    own: GroupAdvantage | None = None,
+    group_advantage: GroupAdvantage | None = None,
     turn_credit: float | None = None,
 ) -> tuple[RolloutGroup, ...]:
     """Compare scored rollouts within each group; `weights` is by reward function.
 
-    `own`: what `advantage` names, if a function.
+    `group_advantage`: what `advantage` names, if a function.
 
     `turn_credit`: discount per turn of the rewards that turns get, by which each is credited with what came after it;
     None: all turns of an episode get the advantage of its reward.
 
     Raises:
-        ConfigError: what `own` returns is not one finite number per completion.
+        ConfigError: what `group_advantage` returns is not one finite number per completion.
     """
     # what an environment gives weighs as much as it says
     unweighted = {name for group in scored for rollout in group.rollouts for name in rollout.rewards} - set(weights)
@@ -95,8 +95,8 @@ def make_groups(
         if group.dropped is None
     ]
     sums = _sums(kept, options, all_weights)
-    if own is not None:
-        compared = [own_advantages(totals, own, options.advantage) for totals in sums]
+    if group_advantage is not None:
+        compared = [own_advantages(totals, group_advantage, options.advantage) for totals in sums]
     else:
         compared = advantages(sums, kind=options.advantage)
     by_turn: Sequence[Sequence[tuple[float, ...]] | None] = [None] * len(kept)

@@ -68,7 +68,7 @@ class Sampler:
             self.advantage,
             weights=self.weights,
             max_completion_length=self.max_completion_length,
-            own=self.own_advantage,
+            group_advantage=self.own_advantage,
             turn_credit=self.turn_credit,
         )
 
