@@ -64,13 +64,15 @@ def test_ranks_of_one_machine_meet_by_a_file_that_is_gone_afterwards(first, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_knows_the_store_alone_is_not_let_in_and_keeps_nobody_out(first):
+@pytest.mark.parametrize("form", ["a false proof", "brackets"])
+def test_who_knows_the_store_alone_is_not_let_in_and_keeps_nobody_out(first, form):
     store = dist.HashStore()
     leading = Leading(first, store)
     stranger = connected(store)
     theirs = json.loads(stranger.recv_bytes())
     assert len(theirs) == 64
-    stranger.send_bytes(json.dumps({"kind": "calls", "rank": 1, "random": theirs, "proof": theirs}).encode())
+    hello = json.dumps({"kind": "calls", "rank": 1, "random": theirs, "proof": theirs}).encode()
+    stranger.send_bytes(hello if form == "a false proof" else b"[" * 4096)
     with pytest.raises((EOFError, ConnectionResetError)):
         stranger.recv_bytes()
     channels = open_channels(replace(first, rank=1), store)

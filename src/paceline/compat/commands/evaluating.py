@@ -51,8 +51,10 @@ _COMPARED = {
 def sum_of(text: str) -> int | None:
     """Return the value of an expression of whole numbers with + - * / and brackets; None for anything else.
 
-    >>> sum_of("2 * (8 + 1) / 3"), sum_of("2 ** 9")
-    (6, None)
+    Quotients are cut towards 0, as a shell does.
+
+    >>> sum_of("2 * (8 + 1) / 3"), sum_of("(1 - 4) / 2"), sum_of("2 ** 9")
+    (6, -1, None)
     """
 
     def value(node: ast.expr) -> int | None:
@@ -64,7 +66,8 @@ def sum_of(text: str) -> int | None:
         if left is None or right is None or (isinstance(node.op, ast.Div) and right == 0):
             return None
         if isinstance(node.op, ast.Div):
-            return left // right
+            quotient = abs(left) // abs(right)
+            return quotient if (left < 0) == (right < 0) else -quotient
         results = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
         return results.get(type(node.op))
 

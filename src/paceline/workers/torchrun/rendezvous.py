@@ -147,7 +147,7 @@ def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
             return None
         channel.send_bytes(_proof(key, "first rank", ours, theirs, kind, rank))
         _set_timeout(channel, 0.0)
-    except (EOFError, OSError, ValueError, KeyError, TypeError):
+    except (EOFError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return kind, rank
 
