@@ -6,9 +6,9 @@ import torch
 from paceline.config.objective import LossConfig, OptimConfig
 from paceline.engines import Request, Sampling
 from paceline.engines.local.engine import LocalEngine
+from paceline.kernels.logprobs import HeadRule
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
-from paceline.models.pretrained import soft_cap
 from paceline.training.learner.learner import Learner
 from paceline.types import Rollout, RolloutGroup, Task, completed
 from tests.support.families import family, make_model
@@ -62,7 +62,17 @@ def test_logits_with_a_soft_cap_are_capped_in_both(name):
     model.config.final_logit_softcapping = 2.0
     with torch.no_grad():
         model.get_output_embeddings().weight *= 30
-    assert soft_cap(model.config) == 2.0
+    assert choose_forward(model).head == HeadRule(cap=2.0)
+    assert mismatch(sampled_at=0.8, trained_at=0.8, model=model)[1] < 1e-4
+
+
+@pytest.mark.parametrize(
+    "name", ["cohere", "cohere2", "granite, scaled logits", "minicpm3", "falcon_h1, scaled logits"]
+)
+def test_logits_with_a_scale_are_scaled_in_both(name):
+    model = make_model(family(name))
+    with torch.no_grad():
+        model.get_output_embeddings().weight *= 1 / choose_forward(model).head.scale
     assert mismatch(sampled_at=0.8, trained_at=0.8, model=model)[1] < 1e-4
 
 

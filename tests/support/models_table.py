@@ -3,7 +3,7 @@
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 from paceline.config.building import build_config
 from paceline.errors import ModelError
 from paceline.models.families import FAMILIES as KERNEL_FAMILIES
-from paceline.models.forward import PolicyForward
 from paceline.models.loaded import save_model
 from paceline.models.plain_forward import plain_logits
 from paceline.objective.micro_batches import pack
@@ -146,7 +145,7 @@ def _off(backend: OneProcess, groups: tuple[RolloutGroup, ...]) -> float:
     batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=torch.float32)
     rows = [(one.prompt_ids, one.completion_ids) for one in samples]
     own = torch.cat([_own_logprobs(backend, prompt, completion) for prompt, completion in rows])
-    padded = WholeModel(forward=PolicyForward(kind="padded", reason=""), temperature=1.0)
+    padded = WholeModel(forward=replace(passes.forward, kind="padded"), temperature=1.0)
     ways = [batch.rollout_logprobs, *(way.values(policy, [batch])[0][0] for way in (passes, padded))]
     return max(float((way - own).abs().max()) for way in ways)
 

@@ -38,6 +38,20 @@ class LogitPasses:
     gradients and temperature."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadRule:
+    """How a model makes logits of last hidden states h and its output embedding W: cap * tanh(scale * W h / cap)."""
+
+    scale: float = 1.0
+    """Product of all factors before and after the output embedding, above 0."""
+    cap: float | None = None
+    """None: the logits are scale * W h."""
+
+
+PLAIN = HeadRule()
+"""The logits are what the output embedding makes."""
+
+
 def token_logprobs(  # noqa: PLR0913 - one distribution and how its logits are cut, without a record for one caller
     hidden: Float[Tensor, "N H"],
     head: Float[Tensor, "V H"],
@@ -47,11 +61,11 @@ def token_logprobs(  # noqa: PLR0913 - one distribution and how its logits are c
     chunk_elements: int | None = None,
     product_rows: int | None = None,
     passes: LogitPasses | None = None,
-    soft_cap: float | None = None,
+    rule: HeadRule = PLAIN,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Return the logprob of each target and the entropy of its distribution, softmax(hidden @ head.T / temperature).
+    """Return the logprob of each target and the entropy of its distribution, softmax(logits / temperature).
 
-    With a `soft_cap` c the logits are c * tanh(hidden @ head.T / c), as Gemma 2's.
+    By default the logits are hidden @ head.T; by another `rule` they are scaled or capped, as Gemma 2's.
 
     Logits exist for `product_rows` tokens at a time in the precision of `hidden`. In float32 (float64 for float64
     input) there are `chunk_elements` at a time; None chooses both by device. `passes` that need no such copy may
@@ -64,9 +78,13 @@ def token_logprobs(  # noqa: PLR0913 - one distribution and how its logits are c
         raise ValueError(f"temperature must be above 0, got {temperature}")
     rows = max(1, (chunk_elements or CHUNK_ELEMENTS[hidden.device.type]) // head.shape[0])
     many = max(rows, product_rows or PRODUCT_ROWS[hidden.device.type])
-    few = rows if passes is None or soft_cap is not None else many
+    few = rows if passes is None or rule.cap is not None else many
     chosen = passes or TORCH
-    chunks = _Chunks(many=many, few=few, passes=chosen if soft_cap is None else capped(chosen, soft_cap))
+    if rule.cap is None:  # a factor of the logits is a temperature
+        temperature /= rule.scale
+    else:
+        chosen = capped(chosen, rule.scale, rule.cap)
+    chunks = _Chunks(many=many, few=few, passes=chosen)
     logprobs, entropy = cast(
         tuple[Tensor, Tensor],
         _TokenLogprobs.apply(hidden, head, targets, temperature, chunks),  # type: ignore[no-untyped-call]
@@ -205,22 +223,25 @@ def to_gradients(
         logits.scatter_(1, targets[:, None], at_target.to(logits.dtype))
 
 
-def capped(passes: LogitPasses, soft_cap: float) -> LogitPasses:
-    """Return passes that cap the logits first, in float32 at least: c * tanh(x / c), with the gradient 1 - tanh^2."""
+def capped(passes: LogitPasses, scale: float, cap: float) -> LogitPasses:
+    """Return passes that cap the logits x first, in float32 at least: cap * tanh(scale * x / cap).
+
+    The derivative is scale * (1 - tanh^2).
+    """
 
     def tanh(logits: Tensor) -> Tensor:
         wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-        return (wide / soft_cap).tanh_()
+        return (wide / (cap / scale)).tanh_()
 
     def statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        return passes.statistics(tanh(logits).mul_(soft_cap), targets, temperature)
+        return passes.statistics(tanh(logits).mul_(cap), targets, temperature)
 
     def gradients(
         logits: Tensor, targets: Tensor, normalisers: Tensor, entropy: Tensor, outer: Gradients, temperature: float
     ) -> None:
         bent = tanh(logits)
-        slope = 1 - bent.square()
-        bent.mul_(soft_cap)
+        slope = torch.sub(scale, bent.square(), alpha=scale)
+        bent.mul_(cap)
         passes.to_gradients(bent, targets, normalisers, entropy, outer, temperature)
         logits.copy_(bent.mul_(slope))
 

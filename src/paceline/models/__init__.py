@@ -10,6 +10,8 @@ loaded.py           a model that is ready to train; directories of it, of its ad
 lora.py             adapters in a model's layers
 rope.py             rotary frequencies, the same for every sequence of a run
 plain_forward.py    a model's own forward pass over one row, the reference for every other; modes without noise
+head.py             scale and cap of a model's logits, measured on it
+text_part.py        the language model in a checkpoint or an object that also reads images or sound
 forward.py          hidden states of a micro-batch, packed where the model allows it; bytes that a pass keeps
 attention.py        attention over packed micro-batches, and the calls of a variable-length kernel for it
 families/           what the layers of each family compute and where their modules are

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,22 +14,20 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, first_line
+from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import in_main_memory, layers_of, weight_addresses
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.families import layer_plans, partial_attention
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
+from paceline.models.head import decoder_of, measured_head
 from paceline.models.parallel.context import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
-from paceline.models.pretrained import changed_logits, other_logits, soft_cap
 from paceline.models.rows import on_device, take_rows
 from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
 """Largest relative difference between two right forward passes: rounding, below any mistake."""
-_HEAD_TOLERANCE = 1e-3
-_LOUD = 1e3
-"""The largest logit that the output embedding is made to give when it is tried: far above any soft cap."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +37,8 @@ class PolicyForward:
     kind: Layout
     reason: str
     """Why the model cannot be packed; empty if it is."""
+    head: HeadRule = PLAIN
+    """How logits are made of the hidden states."""
     offload: bool = False
     """True if saved activations wait in main memory."""
 
@@ -83,8 +84,8 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     the weights' own precision, as rounding may send a token to another expert. The packed path is compared with padded
     rows, in `compute_dtype` too if that is another: first with layers on kernels, where they can be, then without.
 
-    ModelError: padded rows differ too, or the model's logits are not its output embedding applied to its last
-    hidden state, so that log-probabilities computed from hidden states would be wrong.
+    ModelError: padded rows differ too, or the model's logits follow from its last hidden states by no `HeadRule`, so
+    that log-probabilities computed from hidden states would be wrong.
     """
     restore_layers(model)  # of a model that was tried before
     config = model.config.get_text_config()
@@ -93,21 +94,22 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     with torch.no_grad():
         precisions = dict.fromkeys((model.dtype, compute_dtype or model.dtype))
         wanted = _wanted(model, probe, tuple(precisions))
+        choice = partial(PolicyForward, head=measured_head(model))
         if not type(model)._supports_attention_backend:
-            return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
+            return choice(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
         reason = partial_attention(layer_plans(config))  # the probe may be shorter than a window
         if reason is not None:
-            return PolicyForward(kind="padded", reason=reason)
+            return choice(kind="padded", reason=reason)
         model.set_attn_implementation(NAME)
         if fuse_layers(model):
             if _disagreement(model, probe, wanted) is None:
-                return PolicyForward(kind="packed", reason="")
+                return choice(kind="packed", reason="")
             restore_layers(model)
         reason = _disagreement(model, probe, wanted)
         if reason is None:
-            return PolicyForward(kind="packed", reason="")
+            return choice(kind="packed", reason="")
         model.set_attn_implementation(before)
-    return PolicyForward(kind="padded", reason=reason)
+    return choice(kind="padded", reason=reason)
 
 
 def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
@@ -171,30 +173,12 @@ def _wanted(
 
 def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H"]:
     """Return the hidden state of each target by the model's own pass over each row alone, in evaluation mode."""
-    rows, cap = on_device(padded_rows(probe), model.device), soft_cap(model.config)
+    rows = on_device(padded_rows(probe), model.device)
     with evaluating(model):
         states = list[Tensor]()
         for index, real in zip(rows.index, rows.real, strict=True):
             ids = probe.input_ids[index[real]][None]
-            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            states.append(hidden[0])
-            # refuse logits that are not what the output embedding and the known soft cap make of these states, however
-            # large it makes them: a cap far above the logits of a few random tokens would change none of them, so they
-            # are made large; as large as a known cap, where another one would show most
-            head = model.get_output_embeddings()
-            if head is None:
-                raise ModelError(f"{type(model).__name__} has no output embedding; use a causal language model")
-            wanted = head(hidden)
-            factor = (cap or _LOUD) / float(wanted.abs().max().clamp_min(1e-6))
-            louder = head.register_forward_hook(lambda module, arguments, logits, factor=factor: logits * factor)
-            try:
-                logits = model(input_ids=ids, use_cache=False).logits
-            finally:
-                louder.remove()
-            wanted = wanted * factor
-            wanted = wanted if cap is None else cap * torch.tanh(wanted / cap)
-            if not _relative_difference(logits, wanted) <= _HEAD_TOLERANCE:
-                raise ModelError(f"{type(model).__name__} {other_logits(changed_logits(model.config))}")
+            states.append(decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state[0])
     return take_rows(pad_sequence(states, batch_first=True).flatten(0, 1), rows.sources)
 
 
@@ -220,7 +204,7 @@ def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[tor
 def _packed_states(model: PreTrainedModel, tokens: Tokens, states: Tensor | None) -> Tensor:
     batch = tokens.batch
     entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
-    output = model.base_model(
+    output = decoder_of(model)(
         **entering,
         position_ids=batch.position_ids[None],
         attention_mask=NO_MASK.to(batch.input_ids.device),
@@ -233,7 +217,7 @@ def _packed_states(model: PreTrainedModel, tokens: Tokens, states: Tensor | None
 
 def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     rows = on_device(padded_rows(batch), batch.input_ids.device)
-    body = model.base_model
+    body = decoder_of(model)
     known = inspect.signature(body.forward).parameters
     positions = {"position_ids": batch.position_ids[rows.index]} if "position_ids" in known else {}
     output = body(input_ids=batch.input_ids[rows.index], attention_mask=rows.real.long(), use_cache=False, **positions)

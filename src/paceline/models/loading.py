@@ -27,7 +27,8 @@ from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.plain_forward import without_noise
-from paceline.models.pretrained import read_config
+from paceline.models.pretrained import read_config, text_config
+from paceline.models.text_part import language_model, read_model
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.models.weight_headers import INDEX, WHOLE, check_quantised, missing_error, other_shape_error, shard_names
 from paceline.runtime.devices import choose_device, choose_dtype, choose_threads
@@ -88,15 +89,15 @@ def adopt_model(
 ) -> Loaded:
     """Prepare a user's own model object as `load_model` does, in place: float32, on its device, dropout off.
 
-    A `PeftModel` continues training its adapter. ModelError: no model of transformers, a quantised one, or an
-    adapter that is refused.
+    Of an object that also reads images or sound only the language model is trained. A `PeftModel` continues training
+    its adapter. ModelError: no model of transformers, a quantised one, or an adapter that is refused.
     """
     asked, device = _asked_adapter(lora), choose_device(config)
     adapter: PeftModel | None = None
     if isinstance(model, PreTrainedModel):
-        base = model
+        base = model = language_model(model)
     elif isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel):
-        adapter, base = model, cast(PreTrainedModel, model.get_base_model())
+        adapter, base = model, _base_of(model)
     else:
         raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
     if adapter is not None and asked is not None:
@@ -118,6 +119,16 @@ def adopt_model(
         loaded = add_adapter(loaded, asked, seed=seed)
     cast(nn.Module, ready(loaded, config).model).to(device)
     return loaded
+
+
+def _base_of(adapter: "PeftModel") -> PreTrainedModel:
+    base = cast(PreTrainedModel, adapter.get_base_model())
+    if language_model(base) is not base:
+        raise ModelError(
+            f"the PeftModel is around a {type(base).__name__}, of which only the language model is trained here; give "
+            "the model without the adapter, and the adapter as peft_config"
+        )
+    return base
 
 
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
@@ -176,20 +187,16 @@ def _read(source: str, config: ModelConfig) -> PreTrainedModel:
         return model
     name = config.model if source == model_place(config.model).base else source
     try:
-        reader: Any = AutoModelForCausalLM  # its signature leaves out the report
-        loaded, report = reader.from_pretrained(
+        loaded, report = read_model(
             source,
-            dtype=torch.float32,
             trust_remote_code=config.trust_remote_code,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # what does not match is refused by its name
-            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, AssertionError, SafetensorError) as error:
         raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
     check_loaded(loaded, report, f"--model {name}")
-    read: PreTrainedModel = loaded
-    return read
+    return loaded
 
 
 def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], label: str) -> None:
@@ -287,7 +294,7 @@ def is_in_pieces(directory: Path) -> bool:
 
 def skeleton(source: str, *, trust_remote_code: bool) -> PreTrainedModel:
     """Make a model in float32 on the meta device, without memory. Errors are some of `UNREADABLE`."""
-    config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    config = text_config(AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, trust_remote_code=trust_remote_code

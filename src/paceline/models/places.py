@@ -27,6 +27,12 @@ RECIPE = "recipe.yaml"
 """File with training options in each of these directories."""
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TEXT_NAMES: Mapping[str, str] = {
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^language_model\.model\.": "model.",
+    r"^model\.language_model\.": "model.",
+}
+"""Names of a language model's weights in a checkpoint that also reads images or sound, and its own names for them."""
 GET_AGAIN = "get its files again where they are not whole"
 
 

@@ -1,16 +1,13 @@
 """A model's tokenizer and configuration, read by transformers before the weights, and facts that follow from them."""
 
+import copy
+
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from paceline.config.sections import ModelConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.places import GET_AGAIN, model_place
-
-SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""Names in transformers of the soft cap c of logits c tanh(x / c)."""
-SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
-"""Names in transformers of a factor of the logits after the output embedding."""
 
 
 def model_directory(name: str) -> str:
@@ -36,19 +33,19 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def read_config(config: ModelConfig) -> PretrainedConfig:
     """Read the configuration of the model, or of its base model, with transformers and without weights.
 
-    ModelError: it cannot be read, or is not of a causal language model.
+    Of a checkpoint that also reads images or sound it is the language model's. ModelError: it cannot be read, or is not
+    of a causal language model.
     """
     directory = model_directory(config.model)
     try:
-        described = AutoConfig.from_pretrained(directory, trust_remote_code=config.trust_remote_code)
+        described = text_config(AutoConfig.from_pretrained(directory, trust_remote_code=config.trust_remote_code))
     except (OSError, ValueError, KeyError) as error:
         own_code = "custom code" in str(error) and not config.trust_remote_code
         remedy = "; read that code, then give --trust-remote-code to run it" if own_code else ""
         raise ModelError(
             f"--model {config.model}: its config.json cannot be loaded: {first_line(error)}{remedy}"
         ) from error
-    has_own_class = "AutoModelForCausalLM" in (getattr(described, "auto_map", None) or {})
-    if not has_own_class and described.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if not _has_own_class(described) and described.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         kind = ", ".join(described.architectures or ()) or described.model_type
         raise ModelError(
             f"--model {config.model} is a {kind}, and causal language models are trained here; name a model whose "
@@ -56,6 +53,40 @@ def read_config(config: ModelConfig) -> PretrainedConfig:
         )
     read: PretrainedConfig = described
     return read
+
+
+def text_config(described: PretrainedConfig) -> PretrainedConfig:
+    """Return the configuration of the language model in a checkpoint that also reads images or sound; else `described`.
+
+    Precision, quantisation and whether embeddings are tied may stand beside the parts, and are copied.
+    """
+    text: PretrainedConfig | None = getattr(described, "text_config", None)
+    if text is None or text.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or _has_own_class(described):
+        return described
+    part = copy.deepcopy(text)
+    part.dtype = part.dtype or described.dtype
+    part.tie_word_embeddings = part.tie_word_embeddings or getattr(described, "tie_word_embeddings", False)
+    if (quantised := getattr(described, "quantization_config", None)) is not None:
+        part.quantization_config = quantised
+    return part
+
+
+def is_text_part(config: ModelConfig) -> bool:
+    """Return whether a model is the language model in a checkpoint that also reads images or sound.
+
+    False too where its base model is no longer on this disk.
+    """
+    try:
+        described = AutoConfig.from_pretrained(
+            model_directory(config.model), trust_remote_code=config.trust_remote_code, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, ModelError):
+        return False
+    return text_config(described) is not described
+
+
+def _has_own_class(described: PretrainedConfig) -> bool:
+    return "AutoModelForCausalLM" in (getattr(described, "auto_map", None) or {})
 
 
 def context_length(config: ModelConfig) -> int | None:
@@ -88,28 +119,6 @@ def read_generation_config(config: ModelConfig) -> GenerationConfig | None:
         return GenerationConfig.from_pretrained(model_directory(config.model))
     except OSError:
         return None
-
-
-def soft_cap(config: PretrainedConfig) -> float | None:
-    """Return c of a model whose logits are c tanh(x / c) of its output embedding's x; None: they are x."""
-    text = config.get_text_config()
-    caps = [value for name in SOFT_CAPS if isinstance(value := getattr(text, name, None), int | float) and value > 0]
-    return float(caps[0]) if caps else None
-
-
-def changed_logits(config: PretrainedConfig) -> str | None:
-    """Describe the scaling of logits after the output embedding, by the configuration; None if there is none."""
-    text = config.get_text_config()
-    scales = [(name, value) for name in SCALES if (value := getattr(text, name, None)) != 1]
-    changes = [f"{name} {value}" for name, value in scales if isinstance(value, int | float)]
-    return ", ".join(changes) or None
-
-
-def other_logits(how: str | None) -> str:
-    """Describe why log-probabilities cannot be computed from a model's hidden states, and the remedy."""
-    are_other = "gives other logits than its output embedding makes of its last hidden states"
-    changed = are_other if how is None else f"changes its logits after the output embedding ({how})"
-    return f"{changed}, which log-probabilities from hidden states would miss; use a model of another family"
 
 
 def vocabulary_size(config: ModelConfig) -> int | None:

@@ -5,6 +5,7 @@ page/           report.html
 viewer/         completions in the browser
 trackers/       TensorBoard, Weights & Biases, Trackio, MLflow
 model_card.py   README.md of a trained model
+papers.py       the paper that a card cites
 summary.py      results of a run, in one record
 trained_run.py  a run on disk for a program or a notebook
 format.py       numbers as people read them

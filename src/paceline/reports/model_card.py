@@ -7,21 +7,20 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field
-from functools import cache
-from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
 import yaml
 
-from paceline.config.algorithms import ADVANTAGES, BOUNDS
 from paceline.config.presets import PRESETS
 from paceline.config.reading import find_option
 from paceline.config.sections import Config
 from paceline.metrics.comparisons import Comparison, level_of_best, probability
 from paceline.metrics.intervals import Interval
+from paceline.models.places import TEXT_NAMES
 from paceline.objective.formula import as_text, objective
 from paceline.reports.format import count, percent_interval, points
+from paceline.reports.papers import paper_of
 
 MARK = "<!-- Written by Paceline, which writes it again with the model; without this line it leaves the file alone. -->"
 SECTIONS = ("lora", "sampling", "advantage", "loss", "optim")
@@ -32,6 +31,7 @@ TASK = "text-generation"
 DIGITS = 4
 """Digits of a share: to a hundredth of a percent."""
 QUESTION = "What is 12 + 30?"
+TEXT_ONLY = "The base model also reads images or sound; this is its language model alone, a causal language model."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +113,8 @@ class CardFacts:
     dataset: Source | None
     is_adapter: bool
     """True if the directory holds an adapter alone."""
+    is_text_part: bool = False
+    """True if the base model also reads images or sound, and its language model alone was trained."""
     prompting: Prompting
     steps: int
     """Steps that the weights were trained for."""
@@ -153,6 +155,7 @@ def model_card(facts: CardFacts) -> str:
         f"# {_text(facts.name)}",
         f"{what} {_code(facts.base_model.label)}{trained_on}, in {count(facts.steps, 'step')} of group-relative "
         "policy optimisation with Paceline.",
+        *([TEXT_ONLY] if facts.is_text_part else []),
         "## Results",
         *(_results(facts) if facts.results else ["Nothing was measured on held-out tasks."]),
         *([f"Its curves: {', '.join(f'<{link}>' for link in facts.links)}"] if facts.links else []),
@@ -262,8 +265,19 @@ def loading_program(facts: CardFacts) -> str:
     """Return Python code that works wherever the directory is."""
     loader = "AutoPeftModelForCausalLM" if facts.is_adapter else "AutoModelForCausalLM"
     imports = [f"from transformers import {loader}, AutoTokenizer"]
+    model = [f"model = {loader}.from_pretrained(folder)"]
     if facts.is_adapter:
         imports = [f"from peft import {loader}", "from transformers import AutoTokenizer"]
+    if facts.is_adapter and facts.is_text_part:
+        libraries = "AutoConfig, AutoModelForCausalLM, AutoTokenizer"
+        imports = ["from peft import PeftConfig, PeftModel", f"from transformers import {libraries}"]
+        model = [
+            "base = PeftConfig.from_pretrained(folder).base_model_name_or_path",
+            "text = AutoConfig.from_pretrained(base).get_text_config()",
+            f"names = {dict(TEXT_NAMES)}",
+            "model = AutoModelForCausalLM.from_pretrained(base, config=text, key_mapping=names)",
+            "model = PeftModel.from_pretrained(model, folder)",
+        ]
     example = facts.example
     comment = [] if example is None else [f"# a held-out task, asked as in the run; its gold answer: {example.answer}"]
     if example is not None and example.question is None:
@@ -291,7 +305,7 @@ def loading_program(facts: CardFacts) -> str:
         "",
         'folder = "."  # the directory of this card, or the name that it has on the Hub',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
-        f"model = {loader}.from_pretrained(folder)",
+        *model,
         *comment,
         *prompt,
         f"output = model.generate(**prompt, max_new_tokens={length}, do_sample=False)",
@@ -317,49 +331,6 @@ def _limits(facts: CardFacts) -> Iterator[str]:
     elif facts.prompting.system is not None:
         yield "In training the system message above came before each question; without it the answers may be others."
     yield "The licences of the base model and of the data hold; this card states none."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Paper:
-    """An entry of `papers.bib`."""
-
-    arxiv: str
-    title: str
-    bibtex: str
-    """Whole entry of BibTeX."""
-
-
-@cache
-def _papers() -> Mapping[str, Paper]:
-    """Read the papers of objectives, by their numbers on arXiv."""
-    entries = files("paceline.reports").joinpath("papers.bib").read_text(encoding="utf-8").strip().split("\n\n")
-    fields = [dict(re.findall(r"^  (\w+) = \{(.*)\}", entry, re.MULTILINE)) for entry in entries]
-    return {
-        paper["eprint"]: Paper(arxiv=paper["eprint"], title=paper["title"].strip("{}"), bibtex=entry)
-        for paper, entry in zip(fields, entries, strict=True)
-    }
-
-
-def _cited(source: str | None) -> Paper | None:
-    """Return the paper that a source names by its number on arXiv, where there is an entry of it."""
-    number = re.search(r"arXiv:(\d{4}\.\d{5})", source or "")
-    return None if number is None else _papers().get(number[1])
-
-
-def paper_of(config: Config) -> Paper:
-    """Return the paper of the preset; without one, that of the most characteristic option, else GRPO's."""
-    papers, grpo = _papers(), "2402.03300"
-    if config.advantage.preset is not None:
-        return _cited(PRESETS[config.advantage.preset].source) or papers[grpo]
-    loss, kind = config.loss, config.advantage.advantage
-    bound, advantage = BOUNDS.get(loss.bound), ADVANTAGES.get(kind)
-    if loss.bound != "clip" and bound is not None and (paper := _cited(bound.source)) is not None:
-        return paper
-    if loss.ratio_level == "sequence":
-        return papers["2507.18071"]
-    if kind != "group" and advantage is not None and (paper := _cited(advantage.source)) is not None:
-        return paper
-    return papers["2503.14476" if loss.average == "token" else grpo]
 
 
 def _table(first: str, second: str, rows: Mapping[str, object]) -> str:

@@ -53,6 +53,8 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         if record["step"] <= step
         and all(record.get(name) is not None for name in ("n", "accuracy", "ci_low", "ci_high"))
     ]
+    from paceline.models.pretrained import is_text_part  # it brings transformers, which exporting has loaded
+
     is_adapter = (folder / "adapter_config.json").is_file()
     versions = dict.fromkeys(LIBRARIES if is_adapter else LIBRARIES[:-1], "not installed")
     for library in versions:
@@ -97,6 +99,7 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         base_model=_source(config.model.model),
         dataset=sources[0] if len(sources) == 1 else joined,
         is_adapter=is_adapter,
+        is_text_part=is_text_part(config.model),
         prompting=prompting,
         steps=step,
         versions=versions,
@@ -119,7 +122,7 @@ def _example(records: Sequence[Record], prompting: Prompting, config: Config, fo
     record = next((candidate for candidate in known if candidate["correct"]), known[0])
     answer, question = " ".join(record["answer"].split()), None
     if prompting.has_chat_template and prompting.missing_file is None:
-        from paceline.models.pretrained import load_tokenizer  # it brings transformers, which exporting has loaded
+        from paceline.models.pretrained import load_tokenizer
 
         tokenizer = load_tokenizer(replace(config.model, model=str(folder)))
         system = [] if prompting.system is None else [{"role": "system", "content": prompting.system}]

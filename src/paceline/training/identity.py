@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from paceline import __version__
 from paceline.base_directory import local_path
@@ -24,6 +24,7 @@ from paceline.episodes.conversations import Conversations
 from paceline.errors import ConfigError
 from paceline.metrics.definitions import Record
 from paceline.models.places import model_place
+from paceline.models.pretrained import read_config
 from paceline.rewards.model_files import reward_model_files, sampled_digest
 from paceline.rewards.resolving import source_files
 from paceline.training.setup.file_names import recorded_base
@@ -114,9 +115,7 @@ def model_digests(
     digests, settings = dict[str, str](), {}
     if model is None:
         files = model_place(config.model.model)
-        settings = AutoConfig.from_pretrained(
-            files.base, trust_remote_code=config.model.trust_remote_code
-        ).to_diff_dict()
+        settings = read_config(config.model).to_diff_dict()
         folders = [local_path(files.base), *([] if files.adapter is None else [files.adapter])]
         digests = {
             file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))

@@ -12,6 +12,7 @@ from paceline.models.gguf import gguf_file
 from paceline.models.loaded import Loaded
 from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
+from paceline.models.pretrained import is_text_part, text_config
 from paceline.models.rope import rope_by_length
 from paceline.reports.format import percent_interval
 from paceline.training.evaluation import AccuracyResult, EvalResult
@@ -112,6 +113,12 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str]) -> li
     files = model_place(config.model.model)
     if gguf_file(config.model.model) is not None:
         lines.append(f"--model is a GGUF file: its weights are trained dequantised, in float32, from {files.base}")
+    model = inputs.objects.model
+    if is_text_part(config.model) if model is None else text_config(model.config) is not model.config:
+        lines.append(
+            "the model also reads images or sound: its language model alone is loaded and trained, and is what final/ "
+            "and checkpoints hold"
+        )
     if config.loss.beta > 0 and files.adapter is not None:
         lines.append(
             f"--model is an adapter: the reference of --beta is its base model {files.base} without it, so the "

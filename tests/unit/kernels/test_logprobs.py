@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from paceline.kernels.cpu.logits import logit_passes
-from paceline.kernels.logprobs import token_logprobs
+from paceline.kernels.logprobs import HeadRule, token_logprobs
 
 
 def random_case(seed: int, *, rows: int, width: int, vocab: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,14 +103,30 @@ def test_a_temperature_of_zero_is_refused():
         token_logprobs(torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([0]), temperature=0.0)
 
 
-def test_logits_with_a_soft_cap_have_the_values_and_gradients_of_a_plain_softmax():
+@pytest.mark.parametrize(
+    ("rule", "logprob"),
+    [
+        (HeadRule(scale=0.5), -0.3133),  # logits 1 and 0: -log(1 + e^-1)
+        (HeadRule(scale=0.5, cap=1.0), -0.3832),  # tanh(1) = 0.7616 and 0
+    ],
+)
+def test_logits_are_scaled_and_capped_by_the_models_rule(rule, logprob):
+    hidden, head = torch.tensor([[1.0]]), torch.tensor([[2.0], [0.0]])
+    found, _ = token_logprobs(hidden, head, torch.tensor([0]), temperature=1.0, rule=rule)
+    assert found.item() == pytest.approx(logprob, abs=5e-5)
+
+
+@pytest.mark.parametrize("rule", [HeadRule(scale=0.3), HeadRule(cap=2.0), HeadRule(scale=0.3, cap=2.0)])
+def test_logits_by_a_rule_have_the_values_and_gradients_of_a_plain_softmax(rule):
     hidden, head, targets = random_case(5, rows=9, width=4, vocab=11)
-    hidden = (3 * hidden).detach().requires_grad_()  # some logits lie far beyond the cap of 2
-    logits = 2 * torch.tanh(hidden @ head.T / 2)
-    assert (hidden @ head.T).abs().max() > 4
+    hidden = (3 / rule.scale * hidden).detach().requires_grad_()  # some logits lie far beyond the cap of 2
+    logits = rule.scale * hidden @ head.T
+    assert logits.abs().max() > 4
+    if rule.cap is not None:
+        logits = rule.cap * torch.tanh(logits / rule.cap)
     log_softmax = torch.log_softmax(logits / 0.8, dim=-1)
     wanted = log_softmax.gather(1, targets[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(-1)
-    got = token_logprobs(hidden, head, targets, temperature=0.8, chunk_elements=33, product_rows=6, soft_cap=2.0)
+    got = token_logprobs(hidden, head, targets, temperature=0.8, chunk_elements=33, product_rows=6, rule=rule)
     share = torch.linspace(-1, 2, 9, dtype=torch.float64)
     for one, other in zip(got, wanted, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-13)
@@ -128,7 +144,7 @@ def test_a_soft_cap_goes_through_the_kernels_as_through_torch(dtype):
     head = head.detach().to(dtype).requires_grad_()
     found = []
     for passes in (None, logit_passes(hidden.device, dtype)):
-        both = token_logprobs(hidden, head, targets, temperature=1.0, passes=passes, soft_cap=5.0)
+        both = token_logprobs(hidden, head, targets, temperature=1.0, passes=passes, rule=HeadRule(scale=0.9, cap=5.0))
         found.append((*both, *torch.autograd.grad(both[0].sum() + both[1].sum(), (hidden, head))))
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one.float(), other.float(), rtol=0, atol=1e-4 if dtype == torch.float32 else 0.05)

@@ -18,7 +18,7 @@ RESULTS = read_record()
         "lfm2",  # plain, padded
         "openai-gpt",  # recomputing, padded
         "gemma2",  # with a soft cap of its logits, and one of its attention
-        "cohere",  # refused by config.json
+        "cohere",  # with a scale of its logits
         "rwkv",  # refused by the probe
     ],
 )

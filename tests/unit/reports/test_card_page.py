@@ -24,8 +24,8 @@ from paceline.reports.model_card import (
     Source,
     model_card,
     named,
-    paper_of,
 )
+from paceline.reports.papers import paper_of
 from paceline.training.card import card_facts, write_card
 
 OPTIONS = {"model": "org/base", "dataset": "org/sums:main", "reward_funcs": ["accuracy", "format"]}

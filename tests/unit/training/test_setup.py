@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from paceline.config.building import build_config
-from paceline.errors import ConfigError, DataError, ModelError, SandboxError
+from paceline.errors import ConfigError, DataError, SandboxError
 from paceline.runtime.own_code import own_name
 from paceline.training.identity import graders
 from paceline.training.setup.checks import check
@@ -15,9 +15,7 @@ from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.held_out import reward_evaluator
 from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.preparation import own_objective, prepare
-from tests.support.families import family, make_config
 from tests.support.scripted import ScriptedEngine, completion, task
-from tests.support.tiny import tiny_tokenizer
 from tests.support.wrong_inputs import CASES, ROW, furnish, make_model
 
 CODE = """
@@ -253,25 +251,6 @@ def test_held_out_rewards_are_measured_however_training_filters():
     measured, rows = found.record(), found.completion_records()
     assert (measured["n"], measured["reward_mean"], measured["groups_zero_deviation"]) == (2, 0.75, 1)
     assert [(row["parsed"], row["format"]) for row in rows] == [(None, None)] * 4
-
-
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [
-        ("cohere", "logit_scale 0.0625"),
-        ("granite, scaled logits", "logits_scaling 8.0"),
-        ("falcon_h1, scaled logits", "lm_head_multiplier 0.5"),
-    ],
-)
-def test_changed_logits_are_refused_by_config_json_alone(tmp_path, name, how):
-    model, rows = tmp_path / "model", tmp_path / "rows.jsonl"
-    make_config(family(name)).save_pretrained(model)
-    tiny_tokenizer().save_pretrained(model)
-    (model / "model.safetensors").touch()  # and nothing in it
-    rows.write_text(ROW * 4)
-    config = build_config({"model": str(model), "dataset": str(rows), "max_completion_length": 100})
-    with pytest.raises(ModelError, match=f"changes its logits after the output embedding .{how}.*of another family"):
-        prepare(config)
 
 
 OWN = """

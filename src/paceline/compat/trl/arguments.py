@@ -5,13 +5,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from huggingface_hub import snapshot_download
 from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -40,6 +38,7 @@ from paceline.config.sections import ModelConfig
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.models.loading import check_loaded
 from paceline.models.lora import check_adapter_kind
+from paceline.models.text_part import read_model
 from paceline.models.weight_headers import check_quantised
 from paceline.runtime.devices import choose_device
 
@@ -369,14 +368,11 @@ def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedMo
     ModelError: a library for it is missing, or a weight cannot be read.
     """
     try:
-        reader: Any = AutoModelForCausalLM  # its signature leaves out the report
-        loaded, report = reader.from_pretrained(
+        loaded, report = read_model(
             model.model,
-            quantization_config=quantization_config,
-            dtype=torch.float32,
-            device_map={"": choose_device(model)},
             trust_remote_code=model.trust_remote_code,
-            output_loading_info=True,
+            quantization_config=quantization_config,
+            device_map={"": choose_device(model)},
         )
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise ModelError(
@@ -384,4 +380,4 @@ def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedMo
             f"{first_line(error)})"
         ) from error
     check_loaded(loaded, report, f"model {model.model!r}")
-    return cast(PreTrainedModel, loaded)
+    return loaded

@@ -30,6 +30,8 @@ def layer_plans(config: Any, architecture: str = "") -> tuple[LayerPlan, ...]:
     """
     if isinstance(config, Mapping):
         config = SimpleNamespace(**config)
+    elif getattr(config, "is_heterogeneous", False):  # it refuses to give numbers that differ between layers
+        config = SimpleNamespace(**{**vars(config), "model_type": config.model_type})
 
     def number(*names: str) -> int:
         return next((value for name in names if isinstance(value := getattr(config, name, None), int)), 0)

@@ -12,12 +12,11 @@ from typing_extensions import override
 
 from paceline.kernels.cpu import logits as on_cpu
 from paceline.kernels.cuda import logits as on_cuda
-from paceline.kernels.logprobs import token_logprobs
+from paceline.kernels.logprobs import HeadRule, token_logprobs
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
-from paceline.models.pretrained import soft_cap
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import return_free_memory
@@ -80,7 +79,8 @@ class WholeModel(ForwardBackward):
                 hidden = self.forward.of(model, tokens)
             hidden = hidden.to(dtype) if is_half else hidden
             targets = tokens.batch.targets
-            return head_values(model, hidden, targets, temperature=self.temperature, parallel_layout=layout)
+            temperature, rule = self.temperature, self.forward.head
+            return head_values(model, hidden, targets, temperature=temperature, rule=rule, parallel_layout=layout)
 
         return tokens.join(*layout.run(model, run))
 
@@ -91,6 +91,7 @@ def head_values(
     targets: Int[Tensor, " N"],
     *,
     temperature: float,
+    rule: HeadRule,
     parallel_layout: ParallelLayout,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Logprobs of the targets and entropies, from the hidden states that predict them, through the model's head."""
@@ -102,6 +103,4 @@ def head_values(
     kernels = on_cuda if hidden.device.type == "cuda" else on_cpu
     passes = parallel_layout.logit_passes(head.weight) or kernels.logit_passes(hidden.device, hidden.dtype)
     hidden = parallel_layout.shared(head.weight, hidden)
-    return token_logprobs(
-        hidden, matrix, targets, temperature=temperature, passes=passes, soft_cap=soft_cap(model.config)
-    )
+    return token_logprobs(hidden, matrix, targets, temperature=temperature, passes=passes, rule=rule)

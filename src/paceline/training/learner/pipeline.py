@@ -127,9 +127,13 @@ class _StagePasses(nn.Module):
     def _head(self, batch: MicroBatch, states: Tensor) -> tuple[Tensor, Tensor]:
         loaded, hidden = self.loaded, take_rows(states, batch.sources)
         hidden = hidden.to(loaded.compute_dtype) if loaded.compute_dtype != loaded.model.dtype else hidden
-        temperature = self.how.temperature
         return head_values(
-            loaded.model, hidden, batch.targets, temperature=temperature, parallel_layout=self.how.parallel_layout
+            loaded.model,
+            hidden,
+            batch.targets,
+            temperature=self.how.temperature,
+            rule=self.how.forward.head,
+            parallel_layout=self.how.parallel_layout,
         )
 
     def _before_backward(self, gradient: Tensor) -> None:

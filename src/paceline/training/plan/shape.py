@@ -1,6 +1,7 @@
 """The numbers of a decoder that its memory depends on, from its config.json."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,14 +101,20 @@ def read_shape(model: str) -> ModelShape | None:
             return None
     described = read_model_config(base, f"--model {model}")
     headers = [read_header(file, f"--model {base}") for file in sorted(base.glob("*.safetensors"))]
-    counted = sum(math.prod(shape) for header in headers for shape in header.shapes.values())
+    shapes = {name: shape for header in headers for name, shape in header.shapes.items()}
+    if "text_config" in described:  # what reads images or sound is not loaded
+        shapes = {name: shape for name, shape in shapes.items() if re.search(r"language_model\.|^lm_head\.", name)}
+    counted = sum(map(math.prod, shapes.values()))
     if not headers:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 
+        from paceline.models.pretrained import text_config
+
         try:
             with torch.device("meta"):
-                counted = int(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base)).num_parameters())
+                text = text_config(AutoConfig.from_pretrained(base))
+                counted = int(AutoModelForCausalLM.from_config(text).num_parameters())
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             reason = " ".join(str(error).split())[:160]
             raise ModelError(f"--model {model}: transformers makes no model of its config.json ({reason})") from None

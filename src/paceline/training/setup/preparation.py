@@ -28,10 +28,8 @@ from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import float8_problem
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import (
-    changed_logits,
     end_token_ids,
     load_tokenizer,
-    other_logits,
     positions_in,
     read_config,
     read_generation_config,
@@ -72,9 +70,6 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
     described = read_config(config.model) if objects.model is None else objects.model.config
     if objects.model is None and device is not None:  # a program's own is loaded already
         check_eight_bits(config, described, device)
-    how = changed_logits(described)
-    if how is not None:  # they are not what the trainer would compute
-        raise ModelError(f"--model {config.model.model} {other_logits(how)}")
     limit = positions_in(described)
     check_completion_fits(completion, limit=limit)
     # the tasks, and what they must be
