@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import islice
+from typing import get_args
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
 from tests.support.episodes import random_conversation
 from tests.support.episodes import sample as make_sample
-from tests.support.tiny import tiny_model, with_exact_norms
+from tests.support.families import family, make_model
+from tests.support.tiny import Kind, tiny_model, with_exact_norms
 
 TEMPERATURE, MAX_LENGTH = 0.7, 12
 FORWARDS = (PolicyForward(kind="packed", reason=""), PolicyForward(kind="padded", reason=""))
@@ -213,8 +215,13 @@ def relative(got: Tensor, wanted: Tensor) -> float:
 
 
 def _loaded(kind: str, dtype: torch.dtype, *, noise: float = 0.0) -> Loaded:
-    """The tiny model of a kind; with `noise`, a relative of it: a reference as far away as training leads."""
-    model = with_exact_norms(tiny_model(kind, dtype=dtype)).train()
+    """The tiny model of a kind, or of a family by its name; with `noise`, a relative of it: a reference as far away as
+    training leads."""
+    if kind in get_args(Kind):
+        model = with_exact_norms(tiny_model(kind, dtype=dtype)).train()
+    else:
+        model = make_model(family(kind)).to(dtype).train()
+        model.config._experts_implementation = "eager"  # torch's grouped product refuses float64
     generator = torch.Generator(torch.get_default_device()).manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -4,9 +4,8 @@ T query tokens and U key tokens in B sequences, H query heads, K key/value heads
 output and, for each query, the logsumexp of its scores. With it, attention over two parts of the keys is merged
 (`merged`), and a part's gradient follows from the whole's output and logsumexp.
 
-torch's public `varlen_attn` drops the gradient of the logsumexp, so its two operators are called here instead. It
-aligns causal masks to the bottom right if queries and keys differ in number. Here causal spans have the same tokens on
-both sides, so nothing depends on that."""
+torch's public `varlen_attn` drops the gradient of the logsumexp, so its two operators are called here instead. They
+align causal masks to the bottom right if queries and keys differ in number: the last query sees the last key."""
 
 import functools
 from dataclasses import dataclass
@@ -35,9 +34,16 @@ class Spans:
     """Upper bound of the queries of the longest sequence."""
     most_keys: int
     causal: bool
-    """True if a query sees the keys up to itself; only if both sides are the same tokens."""
+    """True if a query sees the keys up to itself: the last query of a sequence has the last key."""
     used_keys: Int[Tensor, " B"] | None = None
     """Number of each sequence's keys to read (int32), at least one; None: all. Without gradients."""
+    window: int | None = None
+    """Number of keys that a query of causal spans sees at most, up to itself; None: all of them."""
+
+    @property
+    def reach(self) -> dict[str, int]:
+        """The window as torch's operators take it: keys on the left and on the right of a query."""
+        return {} if self.window is None else {"window_size_left": self.window - 1, "window_size_right": 0}
 
 
 States = tuple[Tensor, Tensor, Tensor]
@@ -78,7 +84,7 @@ class FlashKernel(AttentionKernel):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float) -> tuple[Tensor, Tensor]:
         within = (spans.queries, spans.keys, spans.most_queries, spans.most_keys, 0.0, spans.causal)
         out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, *within, return_debug_mask=False, scale=scaling, seqused_k=spans.used_keys
+            query, key, value, *within, return_debug_mask=False, scale=scaling, seqused_k=spans.used_keys, **spans.reach
         )
         return out, normaliser
 
@@ -89,7 +95,7 @@ class FlashKernel(AttentionKernel):
         within = (spans.queries, spans.keys, spans.most_queries, spans.most_keys, 0.0, spans.causal)
         no_dropout = torch.empty(2, dtype=torch.uint64, device=grad.device)  # a random state that is not read
         gradients: States = torch.ops.aten._flash_attention_backward(
-            grad, *states, *seen, *within, no_dropout, grad.new_empty(0), scale=scaling
+            grad, *states, *seen, *within, no_dropout, grad.new_empty(0), scale=scaling, **spans.reach
         )
         return gradients
 
@@ -128,7 +134,10 @@ def _scores(query: Tensor, key: Tensor, spans: Spans, scaling: float) -> Float[T
     of_key = torch.bucketize(at_key, spans.keys[1:], right=True)
     visible = of_query[:, None] == of_key
     if spans.causal:
-        visible &= at_query[:, None] >= at_key
+        behind = (at_query - spans.queries[1:][of_query])[:, None] - (at_key - spans.keys[1:][of_key])
+        visible &= behind >= 0
+        if spans.window is not None:
+            visible &= behind < spans.window
     if spans.used_keys is not None:
         visible &= at_key < (spans.keys[:-1] + spans.used_keys)[of_key]
     exact = scores if scores.dtype == torch.float64 else scores.float()
@@ -148,11 +157,37 @@ def merged(
     return torch.lerp(second[0].to(exact), first[0].to(exact), share).to(first[0].dtype)
 
 
+def with_sinks(
+    out: Float[Tensor, "T H D"], normaliser: Float[Tensor, "T H"], sinks: Float[Tensor, " H"]
+) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "T H"]]:
+    """Add one more key to attention, with the score `sinks` of its head and the value 0: output and logsumexp.
+
+    out' = out * exp(lse) / (exp(lse) + exp(s)) = out * sigmoid(lse - s),    lse' = log(exp(lse) + exp(s))
+    """
+    scores = sinks.to(normaliser.dtype)
+    share = torch.sigmoid(normaliser - scores)[..., None]
+    return (out * share).to(out.dtype), torch.logaddexp(normaliser, scores)
+
+
+def grad_of_sinks(
+    grad: Float[Tensor, "T H D"], out: Float[Tensor, "T H D"], normaliser: Float[Tensor, "T H"], sinks: Tensor
+) -> Float[Tensor, " H"]:
+    """Return the gradient of the sinks' scores, given output and logsumexp with them.
+
+    ds = -sum over tokens of exp(s - lse') * <grad, out'>
+    """
+    exact = normaliser.dtype
+    products = (grad.to(exact) * out.to(exact)).sum(-1)
+    return -(torch.exp(sinks.to(exact) - normaliser) * products).sum(0).to(sinks.dtype)
+
+
 @functools.cache
-def flash_problem(device: torch.device, dtype: torch.dtype, heads: tuple[int, int], head_size: int) -> str | None:
+def flash_problem(
+    device: torch.device, dtype: torch.dtype, heads: tuple[int, int], head_size: int, *, windowed: bool = False
+) -> str | None:
     """Return why `FlashKernel` cannot serve a model of these query and key/value heads here; None if it can.
 
-    Where the limits allow it, it is tried once on made-up numbers.
+    Where the limits allow it, it is tried once on made-up numbers; with a window if some layer has one.
     """
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     problem = limits_problem(device, dtype, head_size, capability=capability)
@@ -160,7 +195,7 @@ def flash_problem(device: torch.device, dtype: torch.dtype, heads: tuple[int, in
         return problem
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(17, count, head_size, generator=generator).to(device, dtype) for count in heads)
-    return kernel_problem(FlashKernel(), query, key)
+    return kernel_problem(FlashKernel(), query, key, windowed=windowed)
 
 
 def limits_problem(
@@ -183,27 +218,38 @@ def limits_problem(
     return None
 
 
-def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key: Float[Tensor, "17 K D"]) -> str | None:
+def kernel_problem(
+    kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key: Float[Tensor, "17 K D"], *, windowed: bool = False
+) -> str | None:
     """Compare a kernel on a few sequences of different lengths with exact attention; None: they agree.
+
+    `windowed`: on sequences with more keys than queries too, each query with the last few keys up to its own.
 
     A kernel that is missing, or that a driver or an architecture refuses, raises `RuntimeError` or `AttributeError`.
     """
-    ends, others = (torch.tensor(at, dtype=torch.int32, device=query.device) for at in ([0, 1, 6, 17], [0, 4, 5, 17]))
+    ends, others, earlier = (
+        torch.tensor(at, dtype=torch.int32, device=query.device)
+        for at in ([0, 1, 6, 17], [0, 4, 5, 17], [0, 3, 11, 17 + 8])
+    )
     within = Spans(queries=ends, keys=ends, most_queries=11, most_keys=11, causal=True)
     across = Spans(queries=ends, keys=others, most_queries=11, most_keys=12, causal=False)
+    cases = [(within, key), (across, key)]
+    if windowed:
+        looking_back = Spans(queries=ends, keys=earlier, most_queries=11, most_keys=14, causal=True, window=4)
+        cases.append((looking_back, torch.cat([key, key[:8]])))
     scaling = query.shape[-1] ** -0.5
 
-    def computed(each: AttentionKernel, spans: Spans) -> list[Tensor]:
-        seen = each.forward(query, key, key, spans, scaling)
-        gradients = each.backward(query, (query, key, key), seen, spans, scaling)
+    def computed(each: AttentionKernel, spans: Spans, keys: Tensor) -> list[Tensor]:
+        seen = each.forward(query, keys, keys, spans, scaling)
+        gradients = each.backward(query, (query, keys, keys), seen, spans, scaling)
         return [tensor.double() for tensor in (*seen, *gradients)]
 
     try:
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
             differences = [
                 float((got - wanted).abs().max() / wanted.abs().max())
-                for spans in (within, across)
-                for got, wanted in zip(computed(kernel, spans), computed(DenseKernel(), spans), strict=True)
+                for case in cases
+                for got, wanted in zip(computed(kernel, *case), computed(DenseKernel(), *case), strict=True)
             ]
     except (RuntimeError, AttributeError) as error:
         return f"it fails here: {first_line(error)}"

@@ -277,28 +277,43 @@ class PaddedAttention:
     completion_index: Int[Tensor, "S T"]
     prompt_of_sample: Int[Tensor, " S"]
     mask: Bool[Tensor, "S 1 T L_plus_T"]
-    """Mask that shows each completion token its own prompt and the completion up to itself."""
+    """Mask that shows each completion token its own prompt and the completion up to itself, as far as it looks back."""
+    prompt_mask: Bool[Tensor, "1 1 L L"] | None
+    """Mask of the prompt block; None: every token sees all of its prompt up to itself."""
     unpad: Int[Tensor, " M"]
     """Place of each packed token in the flattened blocks: prompts, then completions."""
 
 
-def padded_attention(batch: MicroBatch) -> PaddedAttention:
-    """Build the index tables of a micro-batch, once for all layers."""
+def padded_attention(batch: MicroBatch, window: int | None = None) -> PaddedAttention:
+    """Build the index tables of a micro-batch, once for all layers of one window.
+
+    `window`: a token at position p sees those at t with p - window < t <= p; None: all up to its own.
+    """
     prompt_lengths, input_lengths = torch.tensor(batch.prompt_lengths), torch.tensor(batch.input_lengths)
     prompt_of_sample = torch.tensor(batch.prompt_of_sample)
     prompt_index, prompt_real = _ragged_index(prompt_lengths, start=0)
     completion_index, completion_real = _ragged_index(input_lengths, start=int(prompt_lengths.sum()))
     length = completion_index.shape[1]
     sees_prompt = prompt_real[prompt_of_sample][:, None, :].expand(-1, length, -1)
-    causal = torch.ones(length, length, dtype=torch.bool).tril().expand(len(input_lengths), -1, -1)
+    causal, prompt_mask = _looking_back(length, window).expand(len(input_lengths), -1, -1), None
+    if window is not None:
+        positions = prompt_lengths[prompt_of_sample][:, None, None] + torch.arange(length)[:, None]
+        sees_prompt = sees_prompt & (torch.arange(prompt_index.shape[1]) > positions - window)
+        prompt_mask = _looking_back(prompt_index.shape[1], window)[None, None]
     real = torch.cat([prompt_real.flatten(), completion_real.flatten()])
     return PaddedAttention(
         prompt_index=prompt_index,
         completion_index=completion_index,
         prompt_of_sample=prompt_of_sample,
         mask=torch.cat([sees_prompt, causal], dim=-1)[:, None],
+        prompt_mask=prompt_mask,
         unpad=real.nonzero()[:, 0],
     )
+
+
+def _looking_back(length: int, window: int | None) -> Bool[Tensor, "T T"]:
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    return causal if window is None else causal.triu(1 - window)
 
 
 def _ragged_index(lengths: Int[Tensor, " R"], *, start: int) -> tuple[Int[Tensor, "R W"], Bool[Tensor, "R W"]]:

@@ -98,7 +98,15 @@ def test_the_table_puts_costly_sequences_first_and_leaves_empty_ones_out():
     # first token, tokens, prompt's first token, prompt's tokens, start of the shares
     assert table.rows.tolist() == [[3, 3, 0, 2, 0], [0, 2, 0, 0, 2], [6, 1, 2, 1, 4], [2, 1, 0, 0, 5]]
     assert isinstance(table, SequenceTable)
-    assert (table.shares, table.longest) == (6, 5)
+    assert (table.shares, table.longest, table.window) == (6, 5, 5)
+
+
+def test_with_a_window_the_table_gives_a_completion_the_end_of_its_prompt():
+    table = sequence_table((5, 1), (0, 1), (3, 2), window=4)
+    assert table.rows.tolist() == [[6, 3, 2, 3, 0], [0, 5, 0, 0, 3], [9, 2, 5, 1, 8], [5, 1, 0, 0, 9]]
+    assert (table.shares, table.longest, table.window) == (10, 6, 4)
+    alone = sequence_table((5,), (0,), (3,), window=1)  # a token sees itself alone
+    assert sorted(alone.rows.tolist()) == [[0, 5, 0, 0, 0], [5, 3, 5, 0, 5]]
 
 
 def test_other_precisions_and_odd_widths_are_not_served():
@@ -106,5 +114,5 @@ def test_other_precisions_and_odd_widths_are_not_served():
     assert attention_serves(cpu, torch.float32, 64)
     assert not attention_serves(cpu, torch.float64, 64)
     assert not attention_serves(cpu, torch.float32, 24)
-    assert not attention_serves(cpu, torch.float32, 512)
+    assert not attention_serves(cpu, torch.float32, 528)
     assert not attention_serves(torch.device("meta"), torch.float32, 64)

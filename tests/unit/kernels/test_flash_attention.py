@@ -1,5 +1,7 @@
 """Attention over cut sequences has torch's values and gradients, and an untried kernel is checked before use."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -130,8 +132,22 @@ class NoGradient(DenseKernel):
     ],
 )
 def test_a_kernel_is_tried_before_it_is_trusted(kernel, problem):
-    got = kernel_problem(kernel, random(17, 4, 8), random(17, 2, 8, seed=1))
-    assert got is None if problem is None else problem in got
+    for windowed in (False, True):
+        got = kernel_problem(kernel, random(17, 4, 8), random(17, 2, 8, seed=1), windowed=windowed)
+        assert got is None if problem is None else problem in got
+
+
+class Boundless(DenseKernel):
+    """Sees all earlier keys, whatever the window."""
+
+    def forward(self, query, key, value, spans, scaling):
+        return super().forward(query, key, value, replace(spans, window=None), scaling)
+
+
+def test_a_kernel_is_tried_with_a_window_where_a_layer_has_one():
+    query, key = random(17, 4, 8), random(17, 2, 8, seed=1)
+    assert kernel_problem(Boundless(), query, key) is None
+    assert "differs" in kernel_problem(Boundless(), query, key, windowed=True)
 
 
 def test_the_calls_of_flash_attention_fit_torchs_operators():
@@ -147,3 +163,6 @@ def test_the_calls_of_flash_attention_fit_torchs_operators():
     assert (out.shape, normaliser.shape, normaliser.dtype) == ((10, 4, 16), (4, 10), torch.float32)
     gradients = FlashKernel().backward(out, (query, key, key), (out, normaliser), spans, 0.25)
     assert [grad.shape for grad in gradients] == [(10, 4, 16), (12, 2, 16), (12, 2, 16)]
+    windowed = replace(spans, causal=True, used_keys=None, window=4)
+    out, normaliser = FlashKernel().forward(query, key, key, windowed, 0.25)
+    FlashKernel().backward(out, (query, key, key), (out, normaliser), windowed, 0.25)

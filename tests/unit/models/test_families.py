@@ -53,7 +53,7 @@ def test_a_new_family_is_one_entry_that_all_of_its_readers_take(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "kinds", "window"),
     [
-        ("qwen2, window", [FULL, FULL, WINDOW, WINDOW], 4096),
+        ("qwen2, window", [FULL, FULL, WINDOW, WINDOW], 8),
         ("mistral", [WINDOW] * 4, 8),
         ("lfm2", ["conv", "conv", FULL, "conv"], None),
         ("gpt_oss", [WINDOW, FULL] * 2, 8),

@@ -11,8 +11,6 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
 )
 
 from paceline.config.sections import ModelConfig
@@ -91,7 +89,7 @@ def test_pickled_weights_are_refused_with_the_remedy(tmp_path):
 
 
 def gemma2(**changes: object) -> Gemma2ForCausalLM:
-    """A model that caps the scores of its attention, which its own implementation alone computes."""
+    """A model that caps the scores of its attention."""
     config = Gemma2Config(
         vocab_size=VOCAB_SIZE, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, attn_logit_softcapping=0.1, query_pre_attn_scalar=1, **changes,
@@ -103,7 +101,7 @@ def test_gemma_2_with_both_soft_caps_has_the_logprobs_of_its_own_logits():
     model = gemma2(final_logit_softcapping=1.5, initializer_range=0.4).train()
     policy = Loaded(model=model, compute_dtype=torch.float32)
     forward = choose_forward(model)
-    assert forward.kind == "padded"  # by the model's own attention, which has the inner cap
+    assert forward.kind == "packed"
     prompt, completion = tuple(range(5, 12)), tuple(range(40, 52))
     sample = make_sample(group=0, prompt_ids=prompt, completion_ids=completion, advantage=1.0)
     batch = pack([sample], [1.0], [0], dtype=torch.float32)
@@ -126,11 +124,13 @@ def test_gemma_2_with_both_soft_caps_has_the_logprobs_of_its_own_logits():
     theirs = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert torch.allclose(passed[0], logprobs, atol=1e-5)
     assert torch.allclose(passed[1], entropy, atol=1e-5)
-    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+    # 1 - tanh^2 cancels where scores are far above the cap of 0.1, in the kernel as in torch
+    assert float((ours - theirs).norm() / theirs.norm()) < 3e-5
 
 
 def test_a_model_that_cannot_be_packed_keeps_its_own_attention():
     model = gemma2(final_logit_softcapping=None)
+    model.model.layers[0].self_attn.sliding_window = 5  # and its configuration says 4,096
     own = model.config._attn_implementation  # eager or sdpa, by the version of transformers
     assert choose_forward(model).kind == "padded"
     assert model.config._attn_implementation == own
@@ -171,21 +171,7 @@ def test_values_narrower_than_keys_are_packed_by_torchs_attention():
     assert choose_forward(model).kind == "packed"
 
 
-def test_a_cap_of_scores_that_no_probe_can_see_keeps_a_model_from_the_packed_pass():
-    model = gemma2(final_logit_softcapping=None, layer_types=["full_attention"] * 2)
-    model.config.attn_logit_softcapping = 50.0
-    for layer in model.model.layers:
-        layer.self_attn.attn_logit_softcapping = 50.0
-    own = model.config._attn_implementation
-    forward = choose_forward(model)
-    reason = "Gemma2Attention sets softcap, which packed attention does not have"
-    assert (forward.kind, forward.reason, model.config._attn_implementation) == ("padded", reason, own)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [{"s_aux": torch.zeros(2)}, {"position_bias": torch.zeros(1)}, {"sliding_window": 4}, {"is_causal": False}],
-)
+@pytest.mark.parametrize("option", [{"position_bias": torch.zeros(1)}, {"dropout": 0.1}, {"is_causal": False}])
 def test_packed_attention_refuses_what_it_would_leave_out(option):
     states = torch.zeros(1, 2, 5, 8)
     with pytest.raises(ModelError, match=f"Linear sets {next(iter(option))}, which packed attention does not have"):
@@ -206,21 +192,6 @@ def test_packed_attention_refuses_what_it_would_leave_out(option):
 def test_a_window_counts_where_some_layer_uses_it(config, reason):
     found = partial_attention(layer_plans(SimpleNamespace(**config)))
     assert found is None if reason is None else reason in found
-
-
-@pytest.mark.parametrize(("window", "kind"), [(4, "padded"), (None, "packed")])
-def test_a_model_that_looks_back_over_a_window_is_trained_on_padded_rows(window, kind):
-    """Packed, its completions would see all of a prompt that is longer than the window; no short probe shows it."""
-    config = MistralConfig(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        sliding_window=window,
-    )
-    assert choose_forward(MistralForCausalLM(config)).kind == kind
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])

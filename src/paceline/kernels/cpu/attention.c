@@ -4,6 +4,9 @@
    one key-value head: its keys and values are laid out once for the vector units, then its queries, those of all heads
    that share the key-value head, come in tiles of ROWS. Everything inside is float32.
 
+   A token sees the last `window` keys up to its own. The table gives a completion the end of its prompt that its first
+   token sees, so that key i of a sequence lies right before key i + 1, and one lower bound per row is enough.
+
    A prompt's keys and values collect gradients from each of its completions: each leaves its share in `shares`, and a
    second pass adds them up in the order of the table, so that the sum does not depend on the number of threads. */
 #include <math.h>
@@ -13,10 +16,11 @@
 
 #define ROWS 24
 #define PANEL 64 /* keys whose scores are computed together: a multiple of all vectors' widths */
+#define WIDEST 512
 
 typedef struct {
   int64_t start, length;               /* of its own tokens in the packed batch */
-  int64_t prompt_start, prompt_length; /* of the tokens before them that it sees too; 0 tokens for a prompt */
+  int64_t prompt_start, prompt_length; /* of its prompt's tokens that it sees too; 0 tokens for a prompt */
   int64_t share;                       /* where its share of its prompt's gradients begins, in tokens */
 } sequence;
 
@@ -24,10 +28,13 @@ typedef struct {
   int64_t heads, kv_heads, width; /* `width` per head */
   int kind;                       /* storage type of queries, keys, values, outputs and their gradients */
   float scale;
+  int64_t window;               /* keys that a token sees, its own among them: no more than all of them */
+  float cap;                    /* scores are cap * tanh(score / cap); 0: they are as they are */
   const float *cosines, *sines; /* [M, width], or null: queries and keys come rotated */
 } shape;
 
 HOT int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+HOT int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 HOT int64_t padded_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 HOT void read_row(float *to, const void *from, int64_t at, int64_t width, int kind) {
@@ -60,7 +67,7 @@ HOT int64_t token_of_key(const sequence *q, int64_t key) {
 static void lay_out(const sequence *q, const shape *s, const void *from, int64_t head, int turned, float *rows,
                     float *panels) {
   const int64_t keys = q->prompt_length + q->length, width = s->width;
-  float group[WIDTH * 256];
+  float group[WIDTH * WIDEST];
   for (int64_t first = 0; first < padded_to(keys, PANEL); first += WIDTH) {
     const int64_t real = smaller(WIDTH, keys - first);
     for (int64_t i = 0; i < WIDTH; i++) {
@@ -94,6 +101,9 @@ HOT int64_t visible(const sequence *q, const shape *s, int64_t row) {
   return q->prompt_length + row / (s->heads / s->kv_heads) + 1;
 }
 
+/* Keys before the row's window. */
+HOT int64_t passed(const sequence *q, const shape *s, int64_t row) { return larger(0, visible(q, s, row) - s->window); }
+
 static void read_queries(float *to, const void *from, const sequence *q, const shape *s, int64_t kv_head, int64_t first,
                          int64_t rows) {
   for (int64_t r = 0; r < rows; r++) {
@@ -112,9 +122,12 @@ HOT vfloat only_below(vfloat v, int64_t limit, float other) {
   return (vfloat)(((vint)v & real) | ((vint)splat(other) & ~real));
 }
 
-/* Scores to exp(score - largest), zero from `limit` to `width`; gives their sum and the largest. */
-static float soften(float *scores, int64_t limit, int64_t width, float *top) {
+/* Scores to exp(score - largest), zero before `start` and from `limit` to `width`; gives their sum and the largest. */
+static float soften(float *scores, int64_t start, int64_t limit, int64_t width, float cap, float *top) {
   vfloat most = splat(-INFINITY), total = splat(0);
+  if (cap)
+    for (int64_t i = 0; i < width; i += WIDTH) store_f32(scores + i, cap * tanh_v(load_f32(scores + i) / cap));
+  for (int64_t i = 0; i < start; i++) scores[i] = -INFINITY;
   for (int64_t i = 0; i < limit; i += WIDTH) most = max_v(most, only_below(load_f32(scores + i), limit - i, -INFINITY));
   *top = largest(most);
   for (int64_t i = 0; i < width; i += WIDTH) {
@@ -136,19 +149,21 @@ static void forward_unit(const sequence *q, const shape *s, int64_t kv_head, con
   for (int64_t first = 0; first < total; first += ROWS) {
     const int64_t rows = smaller(ROWS, total - first);
     const int64_t seen = padded_to(visible(q, s, first + rows - 1), WIDTH);
+    const int64_t low = passed(q, s, first) / PANEL * PANEL; /* no row of the tile sees the panels before it */
     read_queries(queries, query, q, s, kv_head, first, rows);
-    for (int64_t at = 0; at < seen; at += PANEL)
+    for (int64_t at = low; at < seen; at += PANEL)
       multiply(rows, smaller(PANEL, seen - at), queries, width, 1, keys + at * width, PANEL, scores + at, padded, width,
                0);
     float sums[ROWS];
     for (int64_t r = 0; r < rows; r++) {
       float top;
-      sums[r] = soften(scores + r * padded, visible(q, s, first + r), seen, &top);
+      sums[r] = soften(scores + r * padded + low, passed(q, s, first + r) - low, visible(q, s, first + r) - low,
+                       seen - low, s->cap, &top);
       normalisers[place(q, s, kv_head, first + r)] = top + logf(sums[r]);
     }
-    for (int64_t at = 0; at < seen; at += PANEL)
+    for (int64_t at = low; at < seen; at += PANEL)
       multiply(rows, width, scores + at, padded, 1, values + at * width, width, mixed, width, smaller(PANEL, seen - at),
-               at > 0);
+               at > low);
     for (int64_t r = 0; r < rows; r++) {
       float *row = mixed + r * width;
       for (int64_t i = 0; i < width; i += WIDTH) store_f32(row + i, load_f32(row + i) / sums[r]);
@@ -158,13 +173,28 @@ static void forward_unit(const sequence *q, const shape *s, int64_t kv_head, con
 }
 
 /* Scores to probabilities P, and their gradients dP to those of the scores, P * (dP - <dP>). */
-HOT void grad_scores(float *scores, float *grads, int64_t limit, int64_t columns, float normaliser, float mean) {
+HOT void grad_scores(float *scores, float *grads, int64_t start, int64_t limit, int64_t columns, float normaliser,
+                     float mean) {
+  for (int64_t i = 0; i < start; i++) scores[i] = -INFINITY;
   for (int64_t i = 0; i < columns; i += WIDTH) {
     const vfloat p =
         limit <= i ? splat(0) : only_below(exp_v(load_f32(scores + i) - normaliser), limit - i, 0);
     store_f32(scores + i, p);
     store_f32(grads + i, p * (load_f32(grads + i) - mean));
   }
+}
+
+/* The same where scores are capped: t = tanh(score / cap), whose slope is 1 - t^2. */
+static void grad_capped(float *scores, float *grads, int64_t start, int64_t limit, int64_t columns, float normaliser,
+                        float mean, float cap) {
+  float slopes[PANEL];
+  for (int64_t i = 0; i < columns; i += WIDTH) {
+    const vfloat t = tanh_v(load_f32(scores + i) / cap);
+    store_f32(scores + i, cap * t);
+    store_f32(slopes + i, 1.0f - t * t);
+  }
+  grad_scores(scores, grads, start, limit, columns, normaliser, mean);
+  for (int64_t i = 0; i < columns; i += WIDTH) store_f32(grads + i, load_f32(grads + i) * load_f32(slopes + i));
 }
 
 typedef struct {
@@ -187,6 +217,7 @@ static void backward_unit(const sequence *q, const shape *s, int64_t kv_head, co
   for (int64_t first = 0; first < total; first += ROWS) {
     const int64_t rows = smaller(ROWS, total - first);
     const int64_t seen = padded_to(visible(q, s, first + rows - 1), WIDTH);
+    const int64_t low = passed(q, s, first) / PANEL * PANEL;
     float means[ROWS];
     read_queries(queries, g->query, q, s, kv_head, first, rows);
     for (int64_t r = 0; r < rows; r++) {
@@ -198,14 +229,20 @@ static void backward_unit(const sequence *q, const shape *s, int64_t kv_head, co
         products += load_f32(outside + r * width + i) * load_f32(grad_queries + i);
       means[r] = sum(products);
     }
-    for (int64_t at = 0; at < seen; at += PANEL) {
+    for (int64_t at = low; at < seen; at += PANEL) {
       const int64_t columns = smaller(PANEL, seen - at);
       multiply(rows, columns, queries, width, 1, key_panels + at * width, PANEL, scores, PANEL, width, 0);
       multiply(rows, columns, outside, width, 1, value_panels + at * width, PANEL, grads, PANEL, width, 0);
-      for (int64_t r = 0; r < rows; r++)
-        grad_scores(scores + r * PANEL, grads + r * PANEL, visible(q, s, first + r) - at, columns,
-                    g->normalisers[place(q, s, kv_head, first + r)], means[r]);
-      multiply(rows, width, grads, PANEL, 1, key_rows + at * width, width, grad_queries, width, columns, at > 0);
+      for (int64_t r = 0; r < rows; r++) {
+        float *of_scores = scores + r * PANEL, *of_grads = grads + r * PANEL;
+        const float normaliser = g->normalisers[place(q, s, kv_head, first + r)];
+        const int64_t start = smaller(columns, passed(q, s, first + r) - at), limit = visible(q, s, first + r) - at;
+        if (s->cap)
+          grad_capped(of_scores, of_grads, start, limit, columns, normaliser, means[r], s->cap);
+        else
+          grad_scores(of_scores, of_grads, start, limit, columns, normaliser, means[r]);
+      }
+      multiply(rows, width, grads, PANEL, 1, key_rows + at * width, width, grad_queries, width, columns, at > low);
       multiply(columns, width, scores, 1, PANEL, outside, width, grad_values + at * width, width, rows, 1);
       multiply(columns, width, grads, 1, PANEL, queries, width, grad_keys + at * width, width, rows, 1);
     }
@@ -236,11 +273,12 @@ static void add_shares(const sequence *table, int64_t sequences, const sequence 
                        const gradients *g, int64_t kv_head) {
   const int64_t width = s->width;
   for (int64_t i = 0; i < prompt->length; i++) {
-    float total[2 * 256];
+    float total[2 * WIDEST];
     memcpy(total, g->shares + ((prompt->share + i) * s->kv_heads + kv_head) * 2 * width, 2 * width * sizeof(float));
     for (const sequence *q = table; q < table + sequences; q++) {
-      if (!q->prompt_length || q->prompt_start != prompt->start) continue;
-      const float *share = g->shares + ((q->share + i) * s->kv_heads + kv_head) * 2 * width;
+      const int64_t seen = i - prompt->length + q->prompt_length; /* index of the token among those that q sees */
+      if (q->prompt_start + q->prompt_length != prompt->start + prompt->length || seen < 0) continue;
+      const float *share = g->shares + ((q->share + seen) * s->kv_heads + kv_head) * 2 * width;
       for (int64_t j = 0; j < 2 * width; j += WIDTH) store_f32(total + j, load_f32(total + j) + load_f32(share + j));
     }
     const int64_t token = prompt->start + i, at = (token * s->kv_heads + kv_head) * width;
@@ -253,10 +291,10 @@ static void add_shares(const sequence *table, int64_t sequences, const sequence 
 /* Query and output [M, heads, width], key and value [M, kv_heads, width], normalisers [M, heads]: the logarithm of each
    query's sum of exponentials. `scratch` has `scratch_each` floats for each of `threads`. */
 void packed_attention(const int64_t *table, int64_t sequences, int64_t heads, int64_t kv_heads, int64_t width,
-                      int64_t kind, float scale, const float *cosines, const float *sines, const void *query,
-                      const void *key, const void *value, void *output, float *normalisers, float *scratch,
+                      int64_t kind, float scale, int64_t window, float cap, const float *cosines, const float *sines,
+                      const void *query, const void *key, const void *value, void *output, float *normalisers, float *scratch,
                       int64_t scratch_each, int64_t threads) {
-  const shape s = {heads, kv_heads, width, (int)kind, scale, cosines, sines};
+  const shape s = {heads, kv_heads, width, (int)kind, scale, window, cap, cosines, sines};
   const sequence *all = (const sequence *)table;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
   for (int64_t unit = 0; unit < sequences * kv_heads; unit++)
@@ -267,11 +305,11 @@ void packed_attention(const int64_t *table, int64_t sequences, int64_t heads, in
 /* Gradients by query, key and value, each written whole. `shares` has 2 * width floats for each key-value head and each
    token that a sequence has or sees of a prompt. */
 void packed_attention_backward(const int64_t *table, int64_t sequences, int64_t heads, int64_t kv_heads, int64_t width,
-                               int64_t kind, float scale, const float *cosines, const float *sines, const void *query,
-                               const void *key, const void *value, const void *output, const void *grad_output,
+                               int64_t kind, float scale, int64_t window, float cap, const float *cosines,
+                               const float *sines, const void *query, const void *key, const void *value, const void *output, const void *grad_output,
                                const float *normalisers, void *grad_query, void *grad_key, void *grad_value,
                                float *shares, float *scratch, int64_t scratch_each, int64_t threads) {
-  const shape s = {heads, kv_heads, width, (int)kind, scale, cosines, sines};
+  const shape s = {heads, kv_heads, width, (int)kind, scale, window, cap, cosines, sines};
   const gradients g = {query,      key,        value,    output,    grad_output,
                        normalisers, grad_query, grad_key, grad_value, shares};
   const sequence *all = (const sequence *)table;

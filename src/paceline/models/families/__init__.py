@@ -33,38 +33,43 @@ def layer_plans(config: Any, architecture: str = "") -> tuple[LayerPlan, ...]:
     elif getattr(config, "is_heterogeneous", False):  # it refuses to give numbers that differ between layers
         config = SimpleNamespace(**{**vars(config), "model_type": config.model_type})
 
-    def number(*names: str) -> int:
-        return next((value for name in names if isinstance(value := getattr(config, name, None), int)), 0)
-
     named = {family.architecture: family for family in FAMILIES} | {family.model_type: family for family in FAMILIES}
     family = named.get(architecture) or named.get(getattr(config, "model_type", ""))
-    window = next((size for name in _WINDOWS if (size := getattr(config, name, None)) is not None), None)
     kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
     if not kinds:
-        is_windowed = window is not None and getattr(config, "use_sliding_window", None) is not False
-        kinds = [WINDOW if is_windowed else FULL] * max(1, number("num_hidden_layers"))
-    heads, width = number("num_attention_heads"), number("hidden_size")
+        is_windowed = _window(config) is not None and getattr(config, "use_sliding_window", None) is not False
+        kinds = [WINDOW if is_windowed else FULL] * max(1, _number(config, "num_hidden_layers"))
+    # layers that differ in their heads have a configuration each
+    described = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config] * len(kinds)
     return tuple(
         LayerPlan(
             kind=kind,
-            window=window if kind == WINDOW else None,
-            query_heads=heads,
+            window=_window(layer) if kind == WINDOW else None,
+            query_heads=(heads := _number(layer, "num_attention_heads")),
             # older files leave out what follows from the rest: a key/value head per head, heads that fill the width
-            key_value_heads=number("num_key_value_heads") or heads,
-            head_dim=number("head_dim") or width // max(1, heads),
-            inner=number("intermediate_size") or 4 * width,
-            experts=number(*_EXPERTS),
-            activation=getattr(config, "hidden_act", None),
+            key_value_heads=_number(layer, "num_key_value_heads") or heads,
+            head_dim=_number(layer, "head_dim") or _number(layer, "hidden_size") // max(1, heads),
+            inner=_number(layer, "intermediate_size") or 4 * _number(layer, "hidden_size"),
+            experts=_number(layer, *_EXPERTS),
+            activation=getattr(layer, "hidden_act", None),
             family=family,
         )
-        for kind in kinds
+        for kind, layer in zip(kinds, described, strict=True)
     )
+
+
+def _number(config: Any, *names: str) -> int:
+    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), 0)
+
+
+def _window(config: Any) -> int | None:
+    return next((size for name in _WINDOWS if (size := getattr(config, name, None)) is not None), None)
 
 
 def partial_attention(layers: Sequence[LayerPlan]) -> str | None:
     """Return why some layers do not attend to all earlier tokens; None if all do.
 
-    The packed forward pass and the fused decoder compute full attention only.
+    The fused decoder computes full attention only.
     """
     kinds = dict.fromkeys(layer.kind for layer in layers)
     other = [kind for kind in kinds if kind not in (FULL, WINDOW, "chunked_attention")]

@@ -64,6 +64,11 @@ class Exchange:
         by_head: Tensor = received.unflatten(2, states.shape[1:]).flatten(1, 2)
         return by_head
 
+    def own(self, numbers: Float[Tensor, " H"]) -> Float[Tensor, " h"]:
+        """Return the numbers of this rank's query heads."""
+        part: Tensor = numbers.unflatten(0, (self.ranks, -1))[dist.get_rank(self.group)]
+        return part
+
     def swap(self, states: Tensor, *, to_heads: bool) -> Tensor:
         """Exchange [m, n, W], this rank's tokens by rank of the heads, for [M, W], all tokens; or the other way."""
         if not to_heads:
