@@ -12,6 +12,7 @@ rope.py             rotary frequencies, the same for every sequence of a run
 plain_forward.py    a model's own forward pass over one row, the reference for every other; modes without noise
 forward.py          hidden states of a micro-batch, packed where the model allows it; bytes that a pass keeps
 attention.py        attention over packed micro-batches, and the calls of a variable-length kernel for it
+states.py           recurrent and convolutional layers over packed micro-batches, with prompts' states forked
 families/           what the layers of each family compute and where their modules are
 fused_layers.py     decoder layers that run packed micro-batches through kernels
 tied_embedding.py   lookup in an embedding that is tied to the output embedding

@@ -14,7 +14,7 @@ M tokens, of which X belong to completions, H query heads, K key/value heads, D 
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from paceline.errors import ModelError
 from paceline.kernels.cpu.attention import SequenceTable, attention_serves, packed_attention, sequence_table
 from paceline.kernels.flash_attention import AttentionKernel, FlashKernel, Spans, flash_problem, merged
+from paceline.kernels.states import StateTable, state_table
 from paceline.models.parallel.context import Exchange
 from paceline.models.rows import on_device, take_rows, to_device
 from paceline.objective.micro_batches import MicroBatch, PaddedAttention, padded_attention
@@ -67,6 +68,8 @@ class PackedLayout:
     batch: MicroBatch
     exchange: Exchange | None = None
     """Exchange by which a rank with some of the tokens attends to all of them; None: it has all."""
+    served: list[str] = field(default_factory=list)
+    """What layers have asked for: attention, convolution or scan."""
 
     @functools.cached_property
     def table(self) -> SequenceTable:
@@ -82,6 +85,12 @@ class PackedLayout:
     def padded(self) -> PaddedAttention:
         """Layout for torch's attention, on the batch's device."""
         return on_device(padded_attention(self.batch), self.batch.input_ids.device)
+
+    @functools.cached_property
+    def states(self) -> StateTable:
+        """Layout for layers that carry a state, on the batch's device."""
+        table = state_table(self.batch.prompt_lengths, self.batch.prompt_of_sample, self.batch.input_lengths)
+        return on_device(table, self.batch.input_ids.device)
 
 
 def attention(
@@ -100,6 +109,7 @@ def attention(
     """
     if packed_attention is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[arg-type]
+    packed_attention.served.append("attention")
     for name, option in options.items():
         is_set = isinstance(option, Tensor) or bool(option)
         if (option is False and name == "is_causal") or (is_set and name not in HEEDED):

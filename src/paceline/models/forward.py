@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,13 @@ from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import in_main_memory, layers_of, weight_addresses
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.families import layer_plans, partial_attention
+from paceline.models.families.layer_plan import LayerPlan
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.parallel.context import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
 from paceline.models.pretrained import changed_logits, other_logits, soft_cap
 from paceline.models.rows import on_device, take_rows
+from paceline.models.states import STATEFUL, mixing_layers, open_doors
 from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
@@ -93,17 +95,19 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     with torch.no_grad():
         precisions = dict.fromkeys((model.dtype, compute_dtype or model.dtype))
         wanted = _wanted(model, probe, tuple(precisions))
-        if not type(model)._supports_attention_backend:
+        if not type(model)._can_set_attn_implementation():
             return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
-        reason = partial_attention(layer_plans(config))  # the probe may be shorter than a window
+        plans = layer_plans(config)
+        reason = partial_attention([plan for plan in plans if plan.kind not in STATEFUL])  # the probe may be shorter
+        reason = reason or open_doors(model)
         if reason is not None:
             return PolicyForward(kind="padded", reason=reason)
         model.set_attn_implementation(NAME)
         if fuse_layers(model):
-            if _disagreement(model, probe, wanted) is None:
+            if _disagreement(model, probe, wanted, ()) is None:
                 return PolicyForward(kind="packed", reason="")
             restore_layers(model)
-        reason = _disagreement(model, probe, wanted)
+        reason = _disagreement(model, probe, wanted, plans)
         if reason is None:
             return PolicyForward(kind="packed", reason="")
         model.set_attn_implementation(before)
@@ -198,33 +202,45 @@ def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H
     return take_rows(pad_sequence(states, batch_first=True).flatten(0, 1), rows.sources)
 
 
-def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str | None:
-    """Return how the packed pass differs from padded rows in any precision; None: by rounding only."""
+def _disagreement(
+    model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor], plans: Sequence[LayerPlan]
+) -> str | None:
+    """Return how the packed pass differs from padded rows in any precision; None: by rounding only.
+
+    `plans`: of layers that have to use the packed layout, each for what its kind needs.
+    """
     for dtype, expected in wanted.items():
+        layout = PackedLayout(batch=probe)
         try:
             with computing_in(model, dtype):
-                states = _packed_states(model, Tokens(batch=probe), None)
+                states = _packed_states(model, Tokens(batch=probe), None, layout)
             packed = take_rows(states, probe.sources)
         except torch.OutOfMemoryError:
             raise
         except ModelError as unserved:  # no probe is sure to show it: a cap of 50 changes none of a few small scores
             return str(unserved)
         except MISFITS as error:
-            return f"packed tokens fail with {type(error).__name__}: {first_line(error)}"
+            failed = f"packed tokens fail with {type(error).__name__}: {first_line(error)}"
+            return "; ".join(filter(None, [failed, mixing_layers(plans, layout.served)]))
+        mixing = mixing_layers(plans, layout.served)
+        if mixing is not None:
+            return mixing
         difference = _relative_difference(packed, expected)
         if not difference <= PROBE_TOLERANCE[dtype]:  # nor is one that is no number
             return f"packed hidden states differ by {difference:.0e} from the model's own in {dtype}"
     return None
 
 
-def _packed_states(model: PreTrainedModel, tokens: Tokens, states: Tensor | None) -> Tensor:
+def _packed_states(
+    model: PreTrainedModel, tokens: Tokens, states: Tensor | None, layout: PackedLayout | None = None
+) -> Tensor:
     batch = tokens.batch
     entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
     output = model.base_model(
         **entering,
         position_ids=batch.position_ids[None],
         attention_mask=NO_MASK.to(batch.input_ids.device),
-        packed_attention=PackedLayout(batch=batch, exchange=tokens.exchange),
+        packed_attention=layout or PackedLayout(batch=batch, exchange=tokens.exchange),
         use_cache=False,
     )
     hidden: Tensor = output.last_hidden_state[0]
