@@ -41,6 +41,7 @@ from paceline.kernels.flash_attention import (
     merged,
     with_sinks,
 )
+from paceline.kernels.states import StateTable, state_table
 from paceline.models.dense_attention import attention_in_rows, dense_attention
 from paceline.models.parallel.context import Exchange
 from paceline.models.rows import on_device, take_rows, to_device
@@ -103,6 +104,8 @@ class PackedLayout:
     """A token at position p sees those at t with p - window < t <= p; None: all up to its own."""
     calls: list[LayerCall] | None = None
     """Where each layer's call is noted; None: nowhere."""
+    served: list[str] = field(default_factory=list)
+    """What layers have asked for: attention, convolution or scan."""
     windows: dict[int, "PackedLayout"] = field(default_factory=dict)
     """The layout for layers with a window, by the window."""
 
@@ -137,6 +140,12 @@ class PackedLayout:
         """Layout for torch's attention, on the batch's device."""
         return on_device(padded_attention(self.batch, self.window), self.batch.input_ids.device)
 
+    @functools.cached_property
+    def states(self) -> StateTable:
+        """Layout for layers that carry a state, on the batch's device."""
+        table = state_table(self.batch.prompt_lengths, self.batch.prompt_of_sample, self.batch.input_lengths)
+        return on_device(table, self.batch.input_ids.device)
+
 
 def attention(  # noqa: PLR0913 - transformers' interface, and the options of it that are heeded
     module: nn.Module,
@@ -164,6 +173,7 @@ def attention(  # noqa: PLR0913 - transformers' interface, and the options of it
             raise ModelError(f"{type(module).__name__} sets dropout, which attention with sinks or a cap does not have")
         scores = (cast(float, options["scaling"]), softcap, s_aux)
         return attention_in_rows(query, key, value, attention_mask, *scores), None
+    packed_attention.served.append("attention")
     for name, option in options.items():
         is_set = isinstance(option, Tensor) or bool(option)
         if (option is False and name == "is_causal") or (is_set and name not in HEEDED):

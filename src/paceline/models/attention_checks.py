@@ -14,10 +14,9 @@ from paceline.models.dense_attention import dense_attention
 from paceline.models.families.layer_plan import FULL, WINDOW, LayerPlan
 from paceline.models.plain_forward import MISFITS
 from paceline.models.rows import on_device
+from paceline.models.states import STATEFUL
 from paceline.objective.micro_batches import one_turn, pack
 
-STATES = ("conv", "linear_attention", "hybrid", "moe", "mlp")
-"""Kinds of layers without attention, or with a state beside it, whose mistakes any few tokens show."""
 TRIED_WINDOW = 130
 """Longest window that is tried: the kernels take 24 queries and 64 keys at a time, whatever the window."""
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 1e-1, torch.float16: 1e-1}
@@ -26,7 +25,7 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 1e-1, to
 
 def kinds_problem(plans: Iterable[LayerPlan]) -> str | None:
     """Return a kind of layers that sees other tokens than packed attention does; None: there is none."""
-    served = (FULL, WINDOW, *STATES)
+    served = (FULL, WINDOW, *STATEFUL)
     return next((f"some layers are of the kind {plan.kind}" for plan in plans if plan.kind not in served), None)
 
 

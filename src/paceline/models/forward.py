@@ -17,7 +17,7 @@ from paceline.errors import ModelError, first_line
 from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import in_main_memory, layers_of, weight_addresses
-from paceline.models.attention import NAME, NO_MASK, LayerCall, PackedLayout
+from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.attention_checks import calls_problem, kinds_problem
 from paceline.models.families import layer_plans
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
@@ -25,6 +25,7 @@ from paceline.models.head import decoder_of, measured_head
 from paceline.models.parallel.context import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
 from paceline.models.rows import on_device, take_rows
+from paceline.models.states import mixing_layers, open_doors
 from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
@@ -96,9 +97,9 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
         precisions = dict.fromkeys((model.dtype, compute_dtype or model.dtype))
         wanted = _wanted(model, probe, tuple(precisions))
         choice = partial(PolicyForward, head=measured_head(model))
-        if not type(model)._supports_attention_backend:
+        if not type(model)._can_set_attn_implementation():
             return choice(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
-        reason = kinds_problem(layer_plans(config))
+        reason = kinds_problem(layer_plans(config)) or open_doors(model)
         if reason is not None:
             return choice(kind="padded", reason=reason)
         model.set_attn_implementation(NAME)
@@ -187,18 +188,22 @@ def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[tor
     """Return how the packed pass differs from padded rows in any precision; None: by rounding only."""
     plans = layer_plans(model.config.get_text_config())
     for dtype, expected in wanted.items():
-        calls = list[LayerCall]()
+        layout = PackedLayout(batch=probe, calls=[])
         try:
             with computing_in(model, dtype):
-                states = _packed_states(model, Tokens(batch=probe), None, calls)
+                states = _packed_states(model, Tokens(batch=probe), None, layout)
             packed = take_rows(states, probe.sources)
         except torch.OutOfMemoryError:
             raise
         except ModelError as unserved:  # no probe is sure to show it: a cap of 50 changes none of a few small scores
             return str(unserved)
         except MISFITS as error:
-            return f"packed tokens fail with {type(error).__name__}: {first_line(error)}"
-        problem = calls_problem(calls, plans, model.device, dtype)  # the probe may be shorter than a window
+            failed = f"packed tokens fail with {type(error).__name__}: {first_line(error)}"
+            return "; ".join(filter(None, [failed, mixing_layers(plans, layout.served)]))
+        # the probe may be shorter than a window; layers on kernels of their own ask the layout for nothing
+        problem = calls_problem(layout.calls or [], plans, model.device, dtype)
+        if problem is None and not is_fused(model):
+            problem = mixing_layers(plans, layout.served)
         if problem is not None:
             return problem
         # of half precision, whose rounding sends some tokens to other experts, those in the middle
@@ -210,7 +215,7 @@ def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[tor
 
 
 def _packed_states(
-    model: PreTrainedModel, tokens: Tokens, states: Tensor | None, calls: list[LayerCall] | None = None
+    model: PreTrainedModel, tokens: Tokens, states: Tensor | None, layout: PackedLayout | None = None
 ) -> Tensor:
     batch = tokens.batch
     entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
@@ -218,7 +223,7 @@ def _packed_states(
         **entering,
         position_ids=batch.position_ids[None],
         attention_mask=NO_MASK.to(batch.input_ids.device),
-        packed_attention=PackedLayout(batch=batch, exchange=tokens.exchange, calls=calls),
+        packed_attention=layout or PackedLayout(batch=batch, exchange=tokens.exchange),
         use_cache=False,
     )
     hidden: Tensor = output.last_hidden_state[0]

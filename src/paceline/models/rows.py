@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from paceline.kernels.states import StateTable
 from paceline.objective.micro_batches import MicroBatch, PaddedAttention, PaddedRows
 
-TensorRecord = TypeVar("TensorRecord", MicroBatch, PaddedAttention, PaddedRows)
+TensorRecord = TypeVar("TensorRecord", MicroBatch, PaddedAttention, PaddedRows, StateTable)
 
 
 def on_device(record: TensorRecord, device: torch.device) -> TensorRecord:
