@@ -126,7 +126,7 @@ class Splitter:
         self.samples = list(samples)
         self.learner = Learner(
             policy,
-            FORWARDS[0],
+            choose_forward(policy.model),
             reference=reference if loss.beta > 0 else None,
             loss=loss,
             optim=OptimConfig(),
@@ -145,7 +145,7 @@ class Splitter:
         half, model = self.learner, self.learner.policy.model
         model.zero_grad()
         for rows in cuts:
-            half.runner.forward = choose()
+            half.runner.forward = replace(half.runner.forward, kind=choose().kind, reason="")
             batch = pack(self.samples, self.weights, rows, dtype=model.dtype)
             reference = None
             if half.reference is not None:
@@ -226,5 +226,5 @@ def _loaded(kind: str, dtype: torch.dtype, *, noise: float = 0.0) -> Loaded:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=dtype)
-    assert choose_forward(model) == FORWARDS[0]
+    assert choose_forward(model).kind == "packed"
     return Loaded(model=model, compute_dtype=dtype)

@@ -8,7 +8,7 @@ import torch
 from paceline.config.objective import LossConfig
 from paceline.models.attention import PackedLayout
 from tests.laws.splitting import FORWARDS, Splitter, random_cut, random_samples, relative
-from tests.support.exact_numbers import ExactNumbers
+from tests.support.exact import Float64Kept
 
 OTHERS = (
     "gemma4_text", "vaultgemma", "olmo3", "mistral", "ministral", "gemma3n_text, two layers share keys", "exaone4",
@@ -22,7 +22,7 @@ WINDOWED = [
 
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_windowed_model_has_one_gradient_however_a_step_is_cut_and_laid_out(name):
-    with ExactNumbers():
+    with Float64Kept():
         splitter, chance = Splitter(random_samples(0), LossConfig(), torch.float64, kind=name), random.Random(0)
         whole = splitter.whole()
         assert whole.norm() > 1e-6
@@ -36,7 +36,7 @@ def test_a_windowed_model_has_one_gradient_however_a_step_is_cut_and_laid_out(na
 
 @pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss"])
 def test_a_model_whose_windows_were_left_out_would_break_the_law(name, monkeypatch):
-    with ExactNumbers():
+    with Float64Kept():
         splitter = Splitter(random_samples(0), LossConfig(), torch.float64, kind=name)
         rows = [range(len(splitter.samples))]
         padded = splitter.gradient(rows, choose=lambda: FORWARDS[1])

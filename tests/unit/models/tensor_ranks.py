@@ -181,7 +181,7 @@ def run(
     model: PreTrainedModel, forward: PolicyForward, given: MicroBatch, layout: ParallelLayout
 ) -> tuple[Tensor, Tensor]:
     hidden = forward(model, given)
-    return head_values(model, hidden, given.targets, temperature=TEMPERATURE, parallel_layout=layout)
+    return head_values(model, hidden, given.targets, temperature=TEMPERATURE, rule=forward.head, parallel_layout=layout)
 
 
 def gradients(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -257,7 +257,9 @@ def in_half(mesh: Mesh) -> dict[str, float]:
         def logprobs(layout: ParallelLayout) -> Tensor:
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 hidden = forward(model, given).bfloat16()
-            return head_values(model, hidden, given.targets, temperature=TEMPERATURE, parallel_layout=layout)[0]
+            return head_values(
+                model, hidden, given.targets, temperature=TEMPERATURE, rule=forward.head, parallel_layout=layout
+            )[0]
 
         whole = logprobs(WHOLE)
         layout.apply(model, model.dtype)

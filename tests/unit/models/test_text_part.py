@@ -129,7 +129,7 @@ def test_an_adapter_on_all_linear_layers_leaves_no_matrix_in_a_tower_and_opens_b
     config = ModelConfig(model=str(tmp_path / "base"), device="cpu")
     loaded = trained(load_model(config, LoraConfig(lora_rank=2)))
     names = [name for name, weight in loaded.model.named_parameters() if weight.requires_grad]
-    assert len(names) == 4 * 7 * 2  # layers, their products, two matrices each
+    assert len(names) == 6 * 7 * 2  # layers, their products, two matrices each
     export_model(loaded, tiny_tokenizer(), tmp_path / "adapter", merge=False)
     run = build_config({"model": config.model, "dataset": "arithmetic"})
     again = load_model(ModelConfig(model=str(tmp_path / "adapter"), device="cpu"))
