@@ -1,7 +1,7 @@
-"""Many episodes at once: the engine samples turns while environments answer others, and neither waits for the other.
+"""Many episodes at once: the engine samples turns while environments observe others; neither waits for the other.
 
 Tokens go back to the engine as they were sampled: nothing that the model wrote is encoded again. What an episode
-becomes depends on its key, its environment and the weights alone, never on the order in which environments answer.
+becomes depends on its key, its environment and the weights alone, never on the order in which environments observe.
 """
 
 import queue
@@ -220,7 +220,7 @@ class EpisodeDriver(FurtherRequests):
             running, outcome = self._arrived.get(timeout=seconds)
         except queue.Empty:
             raise TrainingError(
-                f"the sampler waited {seconds:g} seconds for an answer of {self._waiting.total()} environments "
+                f"the sampler waited {seconds:g} seconds for a response of {self._waiting.total()} environments "
                 f"({', '.join(sorted(+self._waiting))}), and none came, not even a failure",
                 remedies=["resume the run"],
             ) from None

@@ -1,7 +1,7 @@
 """One episode: a loop of turns and observations, as every paper writes it.
 
 `episode` is a coroutine that no event loop runs. It waits for three things, and whoever drives it resumes it with what
-it waited for: `GroupBegun`, `NextTurn` and `EnvironmentCall`. An environment that answers at once costs one resumption.
+it waited for: `GroupBegun`, `NextTurn` and `EnvironmentCall`. An instant environment costs one resumption.
 """
 
 from collections.abc import Coroutine, Mapping

@@ -217,7 +217,7 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         (f"{SWIFT} --max_completions_length 9", "did you mean --max_completion_length"),
         (f"{SWIFT} --cosine_m 9", "--cosine_m could be --cosine_max_len, "),
         (f"{SWIFT} --multi_turn_scheduler gym", "its step as an environment's `observe`"),
-        (f"{SWIFT} --gym_env mine", "its environments have an interface of their own; write one with begin, answer"),
+        (f"{SWIFT} --gym_env mine", "its environments have an interface of their own; write one with begin, observe"),
         (f"{SWIFT} --teacher_model T", "--teacher_model must be left out, got 'T'"),
         (f"{SWIFT} --tuner_type adalora", "--tuner_type must be full or lora, got 'adalora'"),
         (f"{SWIFT} --reward_funcs acuracy", "did you mean accuracy?"),
