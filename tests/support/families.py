@@ -144,7 +144,7 @@ FAMILIES = (
     _family("dots1", n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2),
     _family("doge", keep_window_size=8),
     _family("minimax_m2"),
-    _family("minicpm3", **LATENT),
+    _family("minicpm3", dim_model_base=4, **LATENT),
     _family("mimo_v2_flash"),
     _family("longcat_flash", **LATENT, zero_expert_num=2, moe_topk=2, expert_ffn_hidden_size=32),
     _family("llama4_text", interleave_moe_layer_step=2, intermediate_size_mlp=64, attention_chunk_size=8),

@@ -54,6 +54,11 @@ model of about 50,000 random weights of each, trains it for {steps} steps of GRP
 with transformers {version}). Engine, trainer and the model's own forward pass differed by at most {largest:.0e} nats,
 which is rounding; [the record](../benchmarks/results/models.md) has every family's numbers.
 
+A factor and a soft cap that a model puts on its logits (Cohere, Granite, Gemma 2) are measured when it is loaded, and
+hold in training as in sampling. Of a checkpoint that also reads images or sound, published as
+`...ForConditionalGeneration` (Gemma 3 and 4, Qwen3.5, Mistral Small, Ministral 3, Llama 4), the language model alone is
+loaded, trained and written: `final/` is a causal language model, and its card says that it does not see.
+
 | engine | trainer | families |
 |---|---|---|
 """
@@ -61,7 +66,7 @@ REFUSED = """
 ## Refused
 
 A model is refused before its weights are read if config.json gives the reason. Otherwise the test finds it, before a
-run directory is created. The error says why, such as a scale of the logits that the training path would miss.
+run directory is created. The error says why, such as logits that follow from the hidden states by no scale and cap.
 
 """
 RECORD_HEAD = """# Models: the full record behind [docs/models.md](../../docs/models.md)

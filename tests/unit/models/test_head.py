@@ -20,7 +20,7 @@ from tests.support.tiny import tiny_model
         ("opt, layer drop", PLAIN),  # whose output embedding reads a part of its base model
         ("cohere2", HeadRule(scale=0.0625)),
         ("granite, scaled logits", HeadRule(scale=0.125)),  # divides by 8
-        ("minicpm3", HeadRule(scale=8.0)),  # multiplies the hidden states by 256 / 32
+        ("minicpm3", HeadRule(scale=0.125)),  # multiplies the hidden states by 4 / 32
         ("falcon_h1, scaled logits", HeadRule(scale=0.5)),
         ("gemma2", HeadRule(cap=30.0)),
         ("recurrent_gemma", HeadRule(cap=30.0)),
