@@ -265,9 +265,11 @@ def measure_activations(model: PreTrainedModel, forward: PolicyForward, compute_
     except keys and values of a prompt, which every completion copies.
     """
     nbytes, tokens = list[int](), list[int]()
-    for prompts in (2, 1):  # of 8 tokens each, with four completions of 8 inputs to each
+    # a scan pads each sequence to a whole chunk, which short ones would count many times over
+    length = 64 if any(plan.kind in STATEFUL for plan in layer_plans(model.config.get_text_config())) else 8
+    for prompts in (2, 1):  # of so many tokens each, with four completions of as many inputs to each
         samples = [
-            one_turn(group=n // 4, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, advantage=0.0)
+            one_turn(group=n // 4, prompt_ids=(0,) * length, completion_ids=(0,) * (length + 1), advantage=0.0)
             for n in range(4 * prompts)
         ]
         batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)

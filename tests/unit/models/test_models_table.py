@@ -15,7 +15,7 @@ RESULTS = read_record()
     [
         "llama, biases, tied",  # fused, packed
         "phi3, longrope",  # plain, packed
-        "lfm2",  # plain, padded
+        "lfm2",  # plain, packed with states
         "openai-gpt",  # recomputing, padded
         "gemma2",  # with a soft cap of its logits, and one of its attention
         "cohere",  # with a scale of its logits
