@@ -25,7 +25,7 @@ from paceline.models.head import decoder_of, measured_head
 from paceline.models.parallel.context import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
 from paceline.models.rows import on_device, take_rows
-from paceline.models.states import mixing_layers, open_doors
+from paceline.models.states import STATEFUL, mixing_layers, open_doors
 from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
