@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError, first_line
@@ -92,18 +92,31 @@ def measure_by_twin(loaded: Loaded, forward: PolicyForward) -> Activations:
 
 def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
     """Make a model of the same widths with few layers and tokens."""
-    config = copy.deepcopy(loaded.model.config)
-    text = config.get_text_config()
-    text.num_hidden_layers = min(text.num_hidden_layers, TWIN_LAYERS)
-    if getattr(text, "layer_types", None) is not None:
-        text.layer_types = text.layer_types[: text.num_hidden_layers]
-    text.vocab_size, text.pad_token_id = min(text.vocab_size, TWIN_VOCABULARY), None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        twin: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=loaded.model.dtype)
+        twin: PreTrainedModel = AutoModelForCausalLM.from_config(
+            twin_config(loaded.model.config), dtype=loaded.model.dtype
+        )
     without_noise(twin)
     cast(nn.Module, twin).to(device)
     return twin
+
+
+def twin_config(config: PretrainedConfig) -> PretrainedConfig:
+    """Return a configuration with few tokens, and with few layers, among them one of each kind."""
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    kinds = list(getattr(text, "layer_types", None) or [])
+    count, each = min(text.num_hidden_layers, TWIN_LAYERS), list(dict.fromkeys(kinds))
+    if kinds:
+        try:
+            text.layer_types = each + kinds[: max(0, count - len(each))]
+            count = len(text.layer_types)
+        except AttributeError:  # transformers works the kinds out from other options: enough layers to have all of them
+            count = max(count, *(kinds.index(kind) + 1 for kind in each))
+    text.num_hidden_layers = count
+    text.vocab_size, text.pad_token_id = min(text.vocab_size, TWIN_VOCABULARY), None
+    return config
 
 
 def load_reference(loaded: Loaded, config: ModelConfig, *, parallel_layout: MeshLayout | None = None) -> Loaded:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     LlamaConfig,
@@ -22,11 +23,12 @@ from paceline.models.families import layer_plans, partial_attention
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model
+from paceline.models.policy_and_reference import twin_config
 from paceline.objective.micro_batches import pack
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
 from paceline.training.learner.forward_backward import WholeModel
 from tests.support.episodes import sample as make_sample
-from tests.support.families import family, make_model
+from tests.support.families import family, make_config, make_model
 from tests.support.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.support.vllm_models import tied_model
 
@@ -286,3 +288,18 @@ def test_what_does_not_change_a_model_is_read(tmp_path, change):
     expected = changed_model(tmp_path / "plain", lambda w, c: None)
     got = load_model(changed_model(tmp_path / "changed", change)).model
     assert set(got.state_dict()) == set(load_model(expected).model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("gemma3_text", ["sliding_attention", "full_attention"]),
+        ("nemotron_h", ["linear_attention", "moe", "full_attention", "mlp"]),
+        ("bamba", ["linear_attention", "full_attention"]),  # transformers works them out from other options
+    ],
+)
+def test_what_ranks_try_in_the_place_of_a_model_has_a_layer_of_each_kind(name, kinds):
+    config = make_config(family(name))
+    twin = twin_config(config)
+    assert (twin.layer_types, twin.num_hidden_layers, twin.hidden_size) == (kinds, len(kinds), config.hidden_size)
+    assert len(AutoModelForCausalLM.from_config(twin).model.layers) == len(kinds)
