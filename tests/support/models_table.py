@@ -46,7 +46,7 @@ ways that agree, and refuses a model if none does. The start of a run prints the
 
 | trainer | what it does |
 |---|---|
-| packed | prompts and completions end to end without padding, each prompt computed once |
+| packed | prompts and completions end to end without padding, each prompt computed once, its states too |
 | padded | rows of prompt and completion, padded to one length |
 
 Each family below is its configuration's default, except for what stands after its name. `make models-table` makes a
