@@ -3,7 +3,9 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,6 +29,8 @@ from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task, Trajectory, completed
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
 from tests.support.episodes import random_conversation
+from tests.support.exact import Float64Kept
+from tests.support.families import family, make_model
 from tests.support.tiny import tiny_model, with_exact_norms
 
 CPU = torch.device("cpu")
@@ -108,8 +112,8 @@ def llama_with_one_embedding(dtype: torch.dtype, seed: int, layers: int = 2) -> 
     return _loaded(model, dtype)
 
 
-def qwen2_with_an_adapter(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
-    loaded = add_adapter(qwen2(dtype, seed, layers), make_lora_config(LoraConfig(lora_rank=4)), seed=seed)
+def with_adapter(loaded: Loaded, dtype: torch.dtype, seed: int) -> Loaded:
+    loaded = add_adapter(loaded, make_lora_config(LoraConfig(lora_rank=4)), seed=seed)
     generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for parameter in loaded.model.parameters():
         if parameter.requires_grad:  # the second matrices start as zeros, under which the first have no gradient
@@ -117,11 +121,32 @@ def qwen2_with_an_adapter(dtype: torch.dtype, seed: int, layers: int = 2) -> Loa
     return loaded
 
 
+def of_table(name: str, dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
+    """A family of the models' table, with the layers that it has there."""
+    model = make_model(family(name)).to(dtype)
+    model.config._experts_implementation = "eager"  # torch's grouped product refuses float64
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data += 0.02 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    return Loaded(model=model.train(), compute_dtype=dtype)
+
+
 FAMILIES: dict[str, Callable[[torch.dtype, int, int], Loaded]] = {
     "qwen2": qwen2,
     "qwen3": qwen3,
     "llama, one embedding": llama_with_one_embedding,
-    "qwen2, LoRA": qwen2_with_an_adapter,
+    "qwen2, LoRA": lambda dtype, seed, layers: with_adapter(qwen2(dtype, seed, layers), dtype, seed),
+}
+"""Families that every layout of two ranks is tried with."""
+OF_TABLE = ("gemma3_text", "gpt_oss", "qwen3_5_text", "lfm2", "granitemoehybrid")
+"""Families with windows, sinks, experts, convolutions or recurrent states."""
+ALL = {
+    **FAMILIES,
+    **{name: partial(of_table, name) for name in OF_TABLE},
+    **{
+        f"{name}, LoRA": lambda dtype, seed, layers, name=name: with_adapter(of_table(name, dtype, seed), dtype, seed)
+        for name in OF_TABLE
+    },
 }
 
 
@@ -130,13 +155,13 @@ def _loaded(model: PreTrainedModel, dtype: torch.dtype) -> Loaded:
     return Loaded(model=model.train(), compute_dtype=dtype)
 
 
-def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks, *, layers: int = 2) -> Learner:
+def learner(name: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks, *, layers: int = 2) -> Learner:
     """A learner on this rank's part of the model."""
-    policy = FAMILIES[family](dtype, 0, layers)
+    policy = ALL[name](dtype, 0, layers)
     forward = choose_forward(policy.model)
     reference = None
     if LOSSES[loss].beta > 0:
-        reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1, layers)
+        reference = policy if policy.adapter is not None else ALL[name](dtype, 1, layers)
         choose_forward(reference.model)
     for model in {id(one): one.model for one in (policy, reference) if one is not None}.values():
         if isinstance(ranks.parallel_layout, MeshLayout):
@@ -200,10 +225,16 @@ def _try(rank: int, folder: Path, layout: str, family: str, loss: str, optim: st
     ranks = MeshRanks(mesh, MeshLayout(mesh=mesh, sharding=sharding))
     place = folder / file_name(layout, family, loss, optim)
     place.mkdir(exist_ok=True)
-    weights, stats = trained(learner(family, loss, optim, torch.float64, ranks))
+    with exact(family):
+        weights, stats = trained(learner(family, loss, optim, torch.float64, ranks))
     gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks))
     torch.save({"weights": weights, "gradients": gradients}, place / f"rank-{rank}.pt")
     (place / f"rank-{rank}.json").write_text(json.dumps({"stats": stats, "loss": value}))
+
+
+def exact(family: str) -> AbstractContextManager[object]:
+    """Compute in float64 throughout, where a family casts to float32 in more than its norms."""
+    return nullcontext() if family in FAMILIES else Float64Kept()
 
 
 def file_name(*case: str) -> str:
@@ -212,5 +243,6 @@ def file_name(*case: str) -> str:
 
 def alone(family: str, loss: str, optim: str) -> tuple[dict[str, Tensor], list, dict[str, Tensor], float]:
     """Weights, reports, gradients and loss of one process."""
-    weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK))
+    with exact(family):
+        weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK))
     return weights, stats, *gradient(learner(family, loss, optim, torch.float32, ONE_RANK))

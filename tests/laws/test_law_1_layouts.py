@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, work
+from tests.laws.layouts import ALL, FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, work
 from tests.laws.splitting import relative
 from tests.support.forked import fork_ranks
 
@@ -34,6 +34,7 @@ CASES = [
         for optim in OPTIMS
     ),
 ]
+CASES += [("ZeRO-3 over 2", name, "everything", "many micro-batches") for name in ALL]
 CASES = list(dict.fromkeys(CASES))
 by_case = pytest.mark.parametrize("case", CASES, ids=[file_name(*case) for case in CASES])
 
