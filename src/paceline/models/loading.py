@@ -26,7 +26,7 @@ from paceline.models.loaded import NEEDS_PEFT, PIECES, Loaded, fill_adapter, imp
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
-from paceline.models.plain_forward import without_noise
+from paceline.models.plain_forward import keep_score_cap, without_noise
 from paceline.models.pretrained import read_config, text_config
 from paceline.models.text_part import language_model, read_model
 from paceline.models.tied_embedding import add_up_in_place
@@ -271,6 +271,7 @@ def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
     if config.gradient_checkpointing == "true" or is_recomputing(loaded.model):
         recompute(loaded.model, None)
     without_noise(loaded.model)
+    keep_score_cap(loaded.model)
     return loaded
 
 

@@ -43,6 +43,16 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> contextlib.Abstr
     return torch.autocast(model.device.type, dtype=dtype, enabled=dtype != model.dtype)
 
 
+def keep_score_cap(model: PreTrainedModel) -> None:
+    """Have a model that caps its attention scores compute attention by the formulas.
+
+    Older releases of transformers choose torch's scaled-dot-product attention for it, and drop the cap silently.
+    """
+    config = model.config.get_text_config()
+    if getattr(config, "attn_logit_softcapping", None) and model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation("eager")
+
+
 def without_noise(model: nn.Module) -> None:
     """Put a model in evaluation mode, except modules that may recompute activations.
 

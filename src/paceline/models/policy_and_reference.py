@@ -30,7 +30,7 @@ from paceline.models.loading import (
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.stages import mark_both_ends
 from paceline.models.places import ADAPTER_CONFIG, model_place
-from paceline.models.plain_forward import without_noise
+from paceline.models.plain_forward import keep_score_cap, without_noise
 from paceline.models.pretrained import read_config
 from paceline.runtime.devices import choose_device
 
@@ -98,6 +98,7 @@ def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
             twin_config(loaded.model.config), dtype=loaded.model.dtype
         )
     without_noise(twin)
+    keep_score_cap(twin)
     cast(nn.Module, twin).to(device)
     return twin
 

@@ -815,7 +815,7 @@ def errors_in(path):
 
 NEVER_SAID = (
     *("--long-prompts drop leaves no row", "--prompt-column", "--answer-column", "ranks share the tokens"),
-    *("--system-prompt", "--eval-share"),
+    *("recurrent layers carry a state", "--system-prompt", "--eval-share"),
 )
 """Prompts are never dropped, no other column, system message or share is ever named, and there is one process."""
 

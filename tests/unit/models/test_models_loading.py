@@ -23,6 +23,7 @@ from paceline.models.families import layer_plans, partial_attention
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model
+from paceline.models.plain_forward import keep_score_cap
 from paceline.models.policy_and_reference import twin_config
 from paceline.objective.micro_batches import pack
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
@@ -96,7 +97,9 @@ def gemma2(**changes: object) -> Gemma2ForCausalLM:
         vocab_size=VOCAB_SIZE, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, attn_logit_softcapping=0.1, query_pre_attn_scalar=1, **changes,
     )  # fmt: skip
-    return Gemma2ForCausalLM(config)
+    model = Gemma2ForCausalLM(config)
+    keep_score_cap(model)
+    return model
 
 
 def test_gemma_2_with_both_soft_caps_has_the_logprobs_of_its_own_logits():
