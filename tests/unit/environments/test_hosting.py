@@ -615,7 +615,8 @@ def test_everything_ends_within_bounds_whatever_hangs(temporary, monkeypatch):
     specs = [*map(spec_of, kinds), *(spec_of(kind, "own process") for kind in kinds)]
     before = descendants()
     with Hosts(step_seconds=600) as hosts:
-        waiting = [Asked(begun(hosts, spec), "observe", turn("600")) for spec in specs]
+        all_begun = [begun(hosts, spec) for spec in specs]  # before any computes without end in this process
+        waiting = [Asked(hosted, "observe", turn("600")) for hosted in all_begun]
         started = time.monotonic()
     taken = time.monotonic() - started
     scripted.Stubborn.over.set()  # its thread computes on, and would slow down what comes after
