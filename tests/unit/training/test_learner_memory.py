@@ -11,6 +11,7 @@ import torch
 
 from paceline.config.objective import LossConfig, OptimConfig
 from paceline.errors import TrainingError
+from paceline.kernels.logprobs import PLAIN
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
@@ -34,7 +35,7 @@ REASONS = (
 class Scarce:
     """A forward pass for which memory runs out in some of its calls, or above so many input tokens."""
 
-    kind, reason = "packed", ""
+    kind, reason, head = "packed", "", PLAIN
 
     def __init__(self, forward: PolicyForward, *, calls: tuple[int, ...] = (), tokens: int = 10**6) -> None:
         self.forward, self.calls, self.tokens, self.made = forward, calls, tokens, 0
