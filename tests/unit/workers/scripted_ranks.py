@@ -20,7 +20,7 @@ class ScriptedChannels:
         for rank in ranks:
             self.sent[rank].append(message)
 
-    def tell(self, rank: int, message: Any) -> None:
+    def send_event(self, rank: int, message: Any) -> None:
         self.told[rank].append(message)
 
     def receive(self, rank: int) -> Any:
