@@ -92,5 +92,5 @@ def test_without_doors_states_leak_from_sequence_to_sequence(name, monkeypatch):
     for module in {sys.modules[type(part).__module__] for part in model_of(name).modules()}:
         for function, door in list(vars(module).items()):
             if isinstance(door, Door):
-                monkeypatch.setattr(module, function, door.own)
+                monkeypatch.setattr(module, function, door.original)
     assert far_apart(gradients(name, [rows], lambda: PACKED), wanted) > 1e-2

@@ -259,10 +259,11 @@ class EpisodeDriver(FurtherRequests):
         row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
         size = self._draws.num_generations
         group.beginning = 0 if spec is None else size
-        chat, environment = EpisodeChat(task, spec, conversations, self._sampling), None
+        # an only turn leaves nothing in its chat, so that one serves the group
+        shared = EpisodeChat(task, None, conversations, self._sampling) if spec is None else None
         for sample in range(size):
+            chat, environment = shared or EpisodeChat(task, spec, conversations, self._sampling), None
             if spec is not None and conversations is not None:
-                chat = EpisodeChat(task, spec, conversations, self._sampling)
                 seed = self._draws.environment_seed(task, group.occurrence)
                 environment = EpisodeEnvironment(spec, row, seed, conversations.limits.episode_seconds)
             group.episodes.append(RunningEpisode(group, sample, chat, episode(chat, environment)))
@@ -336,6 +337,7 @@ class EpisodeDriver(FurtherRequests):
     def _collect(self, results: Sequence[tuple[Completion, ...]], first: int) -> None:
         for episodes, completions in zip(self._requested[first:], results, strict=True):
             for running, completion in zip(episodes, completions, strict=True):
-                running.completions.append(completion)
                 if running.spec is None:
                     self._resume(running, completion)
+                else:
+                    running.completions.append(completion)

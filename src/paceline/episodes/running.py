@@ -28,7 +28,7 @@ class RunningEpisode:
         self.turn_at = (0, 0)
         """Index of the engine's request of the latest turn, and of the completion within it."""
         self.completions: list[Completion] = []
-        """What the engine sampled for each turn."""
+        """What the engine sampled for each turn; empty without an environment, where the trajectory has it."""
         self.trajectory: Trajectory | None = None
 
     def host(self, spec: EnvironmentSpec, conversations: Conversations) -> None:
@@ -69,7 +69,7 @@ def with_samples(running: RunningEpisode) -> Trajectory:
     """Return an episode's trajectory with what the engine sampled for each of its turns."""
     trajectory, completions = running.trajectory, running.completions
     assert trajectory is not None
-    if running.spec is None or not completions:
+    if not completions:
         return trajectory  # whole already, or it failed before the model had a turn
     first, changes, length = completions[0], list[WeightChange](), 0
     version = first.policy_version

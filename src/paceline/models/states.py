@@ -88,24 +88,24 @@ SCANS = {
 class Door:
     """A function before one of a mixer's own, which it replaces where a call brings a packed layout."""
 
-    own: Callable[..., Any]
+    original: Callable[..., Any]
     packed: Callable[..., Any] = field(repr=False)
-    """Called with `own`, the layout, and the call's arguments."""
+    """Called with `original`, the layout, and the call's arguments."""
 
     def __call__(self, *arguments: Any, packed_attention: PackedLayout | None = None, **options: Any) -> Any:
         """Call the mixer's own function, or what stands for it in a packed pass."""
         if packed_attention is None:
-            return self.own(*arguments, **options)
+            return self.original(*arguments, **options)
         if packed_attention.exchange is not None:
             raise ModelError(
                 "recurrent layers carry a state from token to token, and ranks that share a micro-batch's tokens have "
                 "none of the tokens between their own; train it with --context-parallel 1"
             )
-        return self.packed(self.own, packed_attention, *arguments, **options)
+        return self.packed(self.original, packed_attention, *arguments, **options)
 
 
 def _convolution(
-    own: Callable[..., Any],
+    original: Callable[..., Any],
     layout: PackedLayout,
     hidden_states: Float[Tensor, "1 D M"],
     weight: Float[Tensor, "D k"],
@@ -120,15 +120,15 @@ def _convolution(
     return out.to(hidden_states.dtype).T[None]
 
 
-def _no_shortcut(own: Callable[..., Any], layout: PackedLayout, *arguments: Any, **options: Any) -> None:
+def _no_shortcut(original: Callable[..., Any], layout: PackedLayout, *arguments: Any, **options: Any) -> None:
     """Decline to compute convolution, scan and projection at once, which knows no forks."""
 
 
-def _scan(form: ScanForm, own: Callable[..., Any], layout: PackedLayout, *arguments: Any, **options: Any) -> Any:
+def _scan(form: ScanForm, original: Callable[..., Any], layout: PackedLayout, *arguments: Any, **options: Any) -> Any:
     layout.served.append("scan")
     given = dict(zip(form.parameters[: len(arguments)], arguments, strict=True)) | options
     inputs = [given[name][0] for name in form.by_token]
-    out = forked(_with_options(form, own, given), inputs, layout.states)[None]
+    out = forked(_with_options(form, original, given), inputs, layout.states)[None]
     return (out, None) if form.gives_pair else out
 
 
@@ -136,12 +136,12 @@ Scan = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
 """From blocks [B, T, ...] of a scan's inputs and a state per row to outputs and final states; None: from zeros."""
 
 
-def _with_options(form: ScanForm, own: Callable[..., Any], options: Mapping[str, Any]) -> Scan:
+def _with_options(form: ScanForm, original: Callable[..., Any], options: Mapping[str, Any]) -> Scan:
     """Return the scan with all of its arguments but inputs and state."""
 
     def run(blocks: Sequence[Tensor], state: Tensor | None) -> tuple[Tensor, Tensor]:
         asked = dict(zip(form.by_token, blocks, strict=True)) | {form.initial: state, form.final: True}
-        outputs, final = own(**(dict(options) | asked))
+        outputs, final = original(**(dict(options) | asked))
         return outputs, final
 
     return run
@@ -172,12 +172,12 @@ def open_doors(model: PreTrainedModel) -> str | None:
     for name in sorted({type(module).__module__ for module in model.modules()}):
         mixers = sys.modules[name]
         for function, packed in _PACKED.items():
-            own = getattr(mixers, function, None)
-            if own is None:
+            original = getattr(mixers, function, None)
+            if original is None:
                 continue
-            door = own if isinstance(own, Door) else Door(own=own, packed=packed)
+            door = original if isinstance(original, Door) else Door(original=original, packed=packed)
             setattr(mixers, function, door)
-            problem = scan_problem(function, door.own, model.device) if function in SCANS else None
+            problem = scan_problem(function, door.original, model.device) if function in SCANS else None
             if problem is not None:
                 return problem
     return None
@@ -198,7 +198,7 @@ def mixing_layers(plans: Sequence[LayerPlan], served: Sequence[str]) -> str | No
 
 
 @functools.cache
-def scan_problem(name: str, own: Callable[..., Any], device: torch.device) -> str | None:
+def scan_problem(name: str, original: Callable[..., Any], device: torch.device) -> str | None:
     """Try a scan on random numbers, forked, against itself in other pieces, gradients too; None: they agree.
 
     A probe of the model is shorter than a chunk, so it cannot see how a state passes from one chunk to the next.
@@ -219,7 +219,7 @@ def scan_problem(name: str, own: Callable[..., Any], device: torch.device) -> st
         decays = drawn(tokens, heads, width) if name == "chunk_kimi_delta_attention" else drawn(tokens, heads)
         inputs = [first, second, third, logsigmoid(decays), drawn(tokens, heads).sigmoid()]
         options = {"use_qk_l2norm_in_kernel": True}
-    scan, results = _with_options(form, own, options), list[list[Tensor]]()
+    scan, results = _with_options(form, original, options), list[list[Tensor]]()
     table = on_device(state_table(prompts, owners, completions), device)
     try:
         with torch.enable_grad():

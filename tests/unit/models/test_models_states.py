@@ -217,7 +217,9 @@ def test_a_convolutions_door_keeps_activation_and_precision():
 
 
 def test_a_shortcut_through_the_whole_mixer_is_not_taken():
-    taken = Door(own=lambda *_, **__: "shortcut", packed=modeling_nemotron_h.mamba2_split_conv1d_scan_combined.packed)
+    taken = Door(
+        original=lambda *_, **__: "shortcut", packed=modeling_nemotron_h.mamba2_split_conv1d_scan_combined.packed
+    )
     assert taken(1) == "shortcut"
     assert taken(1, packed_attention=layout_of([1], [(0, 1)])) is None
 
@@ -230,11 +232,11 @@ def test_ranks_that_share_tokens_have_no_states():
 
 @by_scan
 def test_scans_agree_with_themselves_in_other_pieces(name):
-    assert scan_problem(name, getattr(MIXERS[name], name).own, CPU) is None
+    assert scan_problem(name, getattr(MIXERS[name], name).original, CPU) is None
 
 
 def test_a_scan_that_drops_its_first_state_is_found():
-    own = modeling_qwen3_next.torch_chunk_gated_delta_rule.own
+    own = modeling_qwen3_next.torch_chunk_gated_delta_rule.original
 
     def forgetful(query, key, value, g, beta, **options):
         return own(query, key, value, g, beta, **options | {"initial_state": None})
@@ -244,7 +246,7 @@ def test_a_scan_that_drops_its_first_state_is_found():
 
 
 def test_a_scan_whose_first_state_has_no_gradient_is_found():
-    own = modeling_qwen3_next.torch_chunk_gated_delta_rule.own
+    own = modeling_qwen3_next.torch_chunk_gated_delta_rule.original
 
     def cut(query, key, value, g, beta, initial_state=None, **options):
         state = None if initial_state is None else initial_state.detach()
