@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,21 @@ os.environ["XDG_STATE_HOME"] = STATE.name
 torch.set_num_threads(1)
 if "PACELINE_TEST_DEVICE" in os.environ:
     torch.set_default_device(os.environ["PACELINE_TEST_DEVICE"])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as long all cases of a `sampled(n)` test but n of them, spread evenly."""
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for several in cases.values():
+        (wanted,) = several[0].get_closest_marker("sampled").args
+        kept = {index * len(several) // wanted for index in range(wanted)}
+        for index, item in enumerate(several):
+            if index not in kept:
+                item.add_marker("long")
 
 
 def pytest_collection_finish() -> None:

@@ -250,6 +250,7 @@ def said(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "..."
 
 
+@pytest.mark.long
 def test_every_message_of_the_page_on_troubles_is_one_of_the_program():
     said = messages()
     told = re.findall(r"^> (.+)$", TEXTS["troubleshooting.md"], re.MULTILINE)

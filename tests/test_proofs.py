@@ -11,12 +11,14 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
+@pytest.mark.long
 def test_every_test_file_says_what_it_proves_in_a_sentence():
     claims = {str(file.relative_to(TESTS)): claim(file) for file in files()}
     odd = {name: said for name, said in claims.items() if not said.endswith(".") or said.startswith("This ")}
     assert odd == {}  # a docstring of one sentence at the file's top, such as the one of this file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("file", "seconds"), [("test_proofs.py", "1.8"), ("test_site.py", "")])
 def test_a_files_seconds_are_the_sum_over_its_tests_and_a_skipped_one_has_none(tmp_path, file, seconds):
     (tmp_path / "tests.xml").write_text(REPORT)

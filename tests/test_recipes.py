@@ -50,12 +50,14 @@ def test_the_page_has_every_recipe_with_its_plan(plans):
     assert text == page(text, [row(one, plans[one.path.name]) for one in recipes()]), "run `make recipes`"
 
 
+@pytest.mark.long
 def test_every_recipe_fits_other_cards_of_its_size_too(tmp_path):
     for recipe in recipes():
         text = recipe.text.replace("--gpu rtx-4090", "--gpu l4").replace("--gpu h100", "--gpu a100-80gb")
         assert any(line.startswith("Peak ") for line in planned(replace(recipe, text=text), tmp_path))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_planned_shape_has_the_parameters_of_the_published_weights(model, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(MODELS[model]))

@@ -85,6 +85,7 @@ def kinds_of(error: type) -> list[type]:
     return [*own, *(kind for one in own for kind in kinds_of(one))]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs mkdocs-material")
 def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Path):
     built = subprocess.run(

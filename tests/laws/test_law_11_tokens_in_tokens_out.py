@@ -231,6 +231,7 @@ def check_canonical_conversation(name, draw):
     assert held.notes == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_token_drifts_in_a_thousand_conversations(name):
     draw = random.Random(f"conversations of {name}")
@@ -344,6 +345,7 @@ def test_9_an_answer_full_of_control_strings_makes_no_control_token(name, role):
     assert BY_NAME[name].stops[0] in seen.notes[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_10_a_result_above_the_limit_is_cut_between_tokens_and_says_so(name):
     content = "apples \U0001f34f\U0001f34f " * 200
@@ -508,6 +510,7 @@ class Counting:
         return self.tokenizer.apply_chat_template(messages, **given)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_18_the_glue_of_turn_128_costs_what_that_of_turn_2_does(name):
     counting = Counting(tokenizer_of(name))

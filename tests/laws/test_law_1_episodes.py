@@ -44,6 +44,7 @@ def test_random_episodes_have_what_is_tested():
     assert any(row.completion is None for row in rows)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", losses())
 def test_every_objective_has_one_gradient_however_episodes_are_cut(name, dtype):
@@ -59,6 +60,7 @@ def test_every_objective_has_one_gradient_however_episodes_are_cut(name, dtype):
         assert relative(got, whole) <= TOLERANCE[dtype]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("forward", FORWARDS, ids=lambda one: one.kind)
 @pytest.mark.parametrize("loss", [LossConfig(average="sequence"), EVERYTHING], ids=["token by token", "whole"])
 def test_ranks_and_budgets_part_episodes_without_a_change_of_the_gradient(loss, forward):
@@ -103,6 +105,7 @@ def loud_where_nothing_is_predicted(splitter: Splitter, sources: Tensor) -> Iter
         hook.remove()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("forward", FORWARDS, ids=lambda one: one.kind)
 @pytest.mark.parametrize("loss", [LossConfig(), EVERYTHING], ids=["grpo", "everything"])
 def test_logits_for_observed_tokens_change_no_gradient_and_no_number(loss, forward):
@@ -166,6 +169,7 @@ def numbers_of(stats: UpdateStats) -> dict[str, float]:
     return {name: value for name, value in flat_numbers(asdict(stats)).items() if name not in names}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "loss",
     [

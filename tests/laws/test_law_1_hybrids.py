@@ -75,6 +75,7 @@ def whole(name):
     return gradients(name, [range(len(samples_of()))], lambda: PACKED)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_a_hybrids_gradient_does_not_hang_on_cuts_or_layouts(name):
     rows, chance = range(len(samples_of())), random.Random(1)
@@ -86,6 +87,7 @@ def test_a_hybrids_gradient_does_not_hang_on_cuts_or_layouts(name):
     assert far_apart(alone, whole(name)) <= EXACT
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_without_doors_states_leak_from_sequence_to_sequence(name, monkeypatch):
     wanted, rows = whole(name), range(len(samples_of()))

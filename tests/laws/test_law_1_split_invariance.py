@@ -27,6 +27,7 @@ from tests.laws.splitting import (
 CUTS = 16
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", losses())
 def test_every_objective_has_one_gradient_however_a_step_is_cut_ordered_and_laid_out(name, dtype):
@@ -56,6 +57,7 @@ def test_a_policy_loss_of_ones_own_has_one_gradient_however_a_step_is_cut():
         assert relative(got, whole) <= TOLERANCE[torch.float64]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("average", ["token", "sequence", "constant", "prompt", "sequence_sum"])
 def test_every_average_has_one_gradient_for_the_learners_own_cuts_under_any_budget(average):
     splitter = Splitter(random_samples(5), LossConfig(average=average), torch.float64)
@@ -133,6 +135,7 @@ def groups_of(samples: list[Sample], reasons: Sequence[str | None] = ()) -> list
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("loss", "num_iterations"),
     [

@@ -20,6 +20,7 @@ WINDOWED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_windowed_model_has_one_gradient_however_a_step_is_cut_and_laid_out(name):
     with Float64Kept():

@@ -66,6 +66,7 @@ def test_logits_with_a_soft_cap_are_capped_in_both(name):
     assert mismatch(sampled_at=0.8, trained_at=0.8, model=model)[1] < 1e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["cohere", "cohere2", "granite, scaled logits", "minicpm3", "falcon_h1, scaled logits"]
 )

@@ -37,6 +37,7 @@ def reference():
     return token_ids(REQUESTS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("slots", [1, 3, 7, 16])
 def test_completions_do_not_depend_on_how_many_are_computed_at_once(reference, slots):
     assert token_ids(REQUESTS, slots) == reference

@@ -41,14 +41,8 @@ def place(tmp_path) -> Place:
     return furnish_conversing(tmp_path / "place")
 
 
-@pytest.mark.parametrize(
-    "turn",
-    [
-        pytest.param(1, marks=pytest.mark.long),
-        PER_STEP + PER_STEP // 2,
-        pytest.param(STEPS * PER_STEP, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("turn", [1, PER_STEP + PER_STEP // 2, STEPS * PER_STEP])
 def test_a_run_killed_at_any_turn_resumes_to_the_same_weights(place, undisturbed, turn):
     lay_trap(place, f"if turn is not None and count == {turn}: os.kill(trainer(), signal.SIGKILL)")
     assert place.train().returncode == -signal.SIGKILL
@@ -71,6 +65,7 @@ def test_turns_as_soon_as_observations_come_end_in_the_same_weights(place, undis
     assert (outcome.weights, outcome.texts) == (undisturbed.weights, undisturbed.texts)
 
 
+@pytest.mark.long
 def test_a_committed_step_needs_no_environment(place, undisturbed):
     """Only its update is missing: whatever the environment would do now does not matter."""
     record = Trap(function="paceline.checkpoints.run_directory:RunDir.append_metrics", deed="SIGKILL", first=STEPS)

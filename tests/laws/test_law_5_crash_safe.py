@@ -37,16 +37,17 @@ def undisturbed(tmp_path_factory) -> Path:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "moment",
     [
         # before there is any checkpoint
-        pytest.param(("run_directory:RunDir.append_metrics", 1), marks=pytest.mark.long),
+        ("run_directory:RunDir.append_metrics", 1),
         # rollouts of step 4 written, its metrics not
-        pytest.param(("run_directory:RunDir.append_metrics", 4), marks=pytest.mark.long),
+        ("run_directory:RunDir.append_metrics", 4),
         ("saving:sync", 9),  # in the middle of writing a checkpoint
         # the last step done, its evaluation not written
-        pytest.param(("run_directory:RunDir.append_eval", 3), marks=pytest.mark.long),
+        ("run_directory:RunDir.append_eval", 3),
     ],
     ids=lambda moment: f"{moment[0]} {moment[1]}",
 )
@@ -82,6 +83,7 @@ def test_an_adaptive_entropy_bonus_goes_on_as_it_was(tmp_path):
     assert sha256(run) == whole
 
 
+@pytest.mark.long
 def test_an_exported_checkpoint_is_what_the_end_of_the_run_wrote(tmp_path, undisturbed):
     assert paceline("export", str(undisturbed), str(tmp_path / "model")).returncode == 0
     ours, theirs = (

@@ -56,6 +56,7 @@ def test_the_solution_scores_full_and_junk_does_not_also_where_the_prompt_opens_
     assert self_test({"code": code}, made) == ()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_program_that_cheats_scores_nothing(code, cheat):
     made = tasks(PROMPTS[0])[:3]

@@ -59,6 +59,7 @@ PIECES += ["<|tool_calls_section_begin|>", "<|tool_call_begin|>f:0<|tool_call_ar
 PIECES += ["<tool_call></think>", "</think> <think>{", "<tool_call>[]</tool_call>", "\\", '"', " \n", "<parameter=x>\n"]
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("call_format", get_args(CallFormat))
 def test_a_huge_turn_of_nothing_but_marks_is_read_and_has_no_call(piece, call_format):

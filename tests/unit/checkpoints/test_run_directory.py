@@ -233,6 +233,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_line(run):
     assert (run.path / "metrics.jsonl").read_text() == '{"clock":{},"step":1}\n'
 
 
+@pytest.mark.long
 def test_a_second_writer_here_or_in_another_process_is_kept_out_until_the_first_ends(run):
     script = (
         "import sys, pathlib; from paceline.checkpoints.run_directory import RunDir\n"

@@ -98,6 +98,7 @@ def test_the_newest_checkpoint_is_that_of_the_largest_step_and_a_copy_beside_it_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-1000000-best", "step-1000001"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(tmp_path, file, damage):
@@ -153,6 +154,7 @@ def momentum(parameters, lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "make",
     [fused, momentum, torch.optim.SGD, torch.optim.Adafactor, torch.optim.Adagrad, PythonMomentum],

@@ -25,6 +25,7 @@ from paceline.config.packages import requirements
 from paceline.errors import RewardError
 
 
+@pytest.mark.long
 def test_the_doctor_says_that_training_can_run_where_these_tests_do(capsys):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out

@@ -450,6 +450,7 @@ def test_a_script_is_sent_to_its_import():
         assert "change the import to `from paceline import GRPOConfig, GRPOTrainer`" in refusal(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [TRL, SWIFT])
 def test_translating_loads_none_of_the_libraries_that_take_seconds(command, tmp_path):
     code = """

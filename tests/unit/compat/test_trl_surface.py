@@ -179,6 +179,7 @@ class Further(Experiment):
     level: float = 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Experiment, Further])
 def test_a_dataclass_below_the_configuration_trains_and_resumes(tmp_path, kind):
     trainer = make(tmp_path, args=kind, benchmarks=["gsm8k"])

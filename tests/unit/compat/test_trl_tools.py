@@ -240,6 +240,7 @@ def test_prompts_show_the_tools(trained):
     assert trainer.engine.prompts[0].count('"description": "Multiply two numbers."') == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("iterations", "turns"), [(0, 1), (1, 2), (None, 3)])
 def test_so_many_turns_may_call_tools(trained, iterations, turns):
     def script(prompt: str, index: int) -> str:
@@ -412,6 +413,7 @@ def test_the_column_chooses_the_environment(trained):
     assert scored(environments=[environments[0], environments[2]]) == [2.0, None]
 
 
+@pytest.mark.long
 def test_an_environment_may_own_the_data(trained):
     trainer = trained(counting, environment_factory=Counter, args={"max_steps": 2})
     trainer.train()
@@ -533,6 +535,7 @@ def test_tools_and_rewards_share_a_client_and_background_tasks_go_on_between_ste
     assert went_on.wait(60)
 
 
+@pytest.mark.long
 def test_objects_are_made_once_and_keep_their_thread(trained):
     class Table(Counter):
         made = 0
@@ -565,6 +568,7 @@ def test_objects_are_made_once_and_keep_their_thread(trained):
     assert last_log(trainer)["rewards/Table/mean"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.long
 def test_an_object_that_begins_at_its_second_attempt_is_listed_once_and_in_its_place(trained):
     class Reluctant(Counter):
         made = 0
@@ -618,6 +622,7 @@ def test_async_environments_are_awaited(trained):
     assert last_log(trainer)["rewards/Slow/mean"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.long
 def test_a_trainer_evaluates_and_trains_again(trained):
     trainer = trained(
         counting, rows=[question()], eval_dataset=[question("Why?")], environment_factory=Counter, args={"max_steps": 1}
@@ -755,6 +760,7 @@ def test_what_a_rollout_func_reads_first_and_last_is_no_completion(trained):
     assert (one.logprobs, one.finish_reason, one.environment) == ((-0.5,), "length", None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -90,6 +90,7 @@ def test_the_completion_holds_the_reasoning_and_the_answer():
     assert problem.completion == "<think>12+5=17;17-3=14</think><answer>14</answer>"
 
 
+@pytest.mark.long
 def test_no_question_is_in_both_splits_and_none_comes_twice():
     train, test = ([row["question"] for row in rows(split, 3000)] for split in ("train", "test"))
     assert len(set(train)) == len(set(test)) == 3000

@@ -93,6 +93,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
         rows[0]
 
 
+@pytest.mark.long
 def test_a_large_datasets_tasks_are_those_of_the_same_rows_read_whole(tokenizer):
     rows = listed([*WORDS[:-1], {**WORDS[-1], "rare": 1}])
     large = build_tasks(rows, tokenizer, options(), system=None)
@@ -146,6 +147,7 @@ def test_what_tasks_are_held_to_is_asked_of_those_that_are_taken_later(tokenizer
         large.tasks[1]
 
 
+@pytest.mark.long
 def test_a_pass_without_one_usable_row_ends(tokenizer):
     rows = listed([WORDS[0], *({"text": "x"} for _ in range(SIZE - 1))])
     data = options(on_bad_row="skip")
@@ -157,6 +159,7 @@ def test_a_pass_without_one_usable_row_ends(tokenizer):
         task_sampler.take(1)
 
 
+@pytest.mark.long
 def test_a_large_file_is_known_again_by_all_its_bytes(tmp_path, tokenizer):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in WORDS))

@@ -118,6 +118,7 @@ def test_different_sentences_never_stand_for_different_code():
         assert len(set(sentences)) == len(sentences)
 
 
+@pytest.mark.long
 def test_no_question_is_in_both_splits_and_none_comes_twice():
     train, test = ([row["question"] for row in rows(split, 1000)] for split in ("train", "test"))
     assert len(set(train)) == len(set(test)) == 1000

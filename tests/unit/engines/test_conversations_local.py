@@ -121,12 +121,14 @@ def assert_as_apart(make, conversations, others, *, kind="qwen3") -> None:
             assert turn.logprobs == pytest.approx(by_place[place].logprobs, abs=2e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", DECODERS)
 def test_turns_are_those_of_calls_with_the_whole_prompt(make):
     others = Others(first_requests((17, 30, 9, 41), samples=2))
     assert_as_apart(make, played(engine(tiny_model("qwen3"), make), others), others)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
 @pytest.mark.parametrize("make", [tables, grid])
 def test_turns_of_other_architectures_are_those_of_calls_apart(kind, make):
@@ -135,6 +137,7 @@ def test_turns_of_other_architectures_are_those_of_calls_apart(kind, make):
     assert_as_apart(make, played(local, others), others, kind=kind)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("slots", "order"),
     [(1, last_first), (4, all_at_once), (4, two_in_five_steps()), (64, last_first)],
@@ -163,6 +166,7 @@ def test_contexts_are_parked_without_the_last_token_and_read_on():
     assert decoder.computed == [40]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", DECODERS)
 def test_requests_of_one_prompt_are_sampled_as_alone(make):
     (first, other), local = first_requests((40, 40), samples=2), engine(tiny_model("qwen3"), make, eos=())
@@ -190,12 +194,14 @@ def test_a_long_answer_is_computed_with_the_whole_prompt():
     assert local._decoder.computed == [60, len(others.requests[2].prompt_ids)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [tables, grid, static])
 def test_an_answer_of_no_tokens_continues_with_the_last_one(make):
     others = Others(first_requests((20, 25)), observed=lambda conversation, turn: 0)
     assert_as_apart(make, played(engine(tiny_model("qwen3"), make, eos=()), others), others)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [tables, grid])
 def test_forgotten_contexts_are_computed_anew(make):
     requests = first_requests((24, 25, 26, 27))
@@ -210,6 +216,7 @@ def test_forgotten_contexts_are_computed_anew(make):
     assert len(some._decoder.resumed) + len(some._decoder.computed) == 12
 
 
+@pytest.mark.long
 def test_rows_are_given_back_and_made_again():
     local = engine(tiny_model("qwen3"), eos=())
     others = Others(first_requests([30] * 12), order=all_at_once, observed=lambda conversation, turn: turn)
@@ -221,12 +228,14 @@ def test_rows_are_given_back_and_made_again():
     assert local._decoder.most_rows == 12
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [tables, grid, static, plain])
 def test_a_prompt_longer_than_there_is_room_for_waits_until_rows_are_laid_out_anew(make):
     others = Others(first_requests((10, 12)), observed=lambda conversation, turn: 150 if conversation == (1, 0) else 2)
     assert_as_apart(make, played(engine(tiny_model("qwen3"), make), others), others)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", DECODERS)
 def test_a_call_may_begin_without_requests(make):
     requests, groups = first_requests((12, 30)), []
@@ -304,6 +313,7 @@ class Threads:
         return self.others.take(wait=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", DECODERS)
 def test_conversations_that_wait_hold_no_row(make):
     # six of eight conversations sleep in two rows' places until the other two, which come last, have ended

@@ -94,6 +94,7 @@ def test_a_model_that_only_its_own_code_computes_is_refused_by_name():
         local_engine(tiny_model("llama", dtype=torch.float64), quantization="fp8", path="float8")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 def test_a_model_that_rounding_leads_far_away_is_sampled_from_all_the_same(kind, dtype):

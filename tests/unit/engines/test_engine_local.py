@@ -67,6 +67,7 @@ def greedy_by_transformers(model, request: Request, tokens: int) -> tuple[int, .
     return tuple(output[0, ids.shape[1] :].tolist())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [lambda kind=kind: tiny_model(kind) for kind in KINDS] + [gpt2], ids=[*KINDS, "gpt2"])
 def test_greedy_completions_are_those_of_transformers(make):
     model = make()
@@ -77,6 +78,7 @@ def test_greedy_completions_are_those_of_transformers(make):
         assert completion.token_ids == greedy_by_transformers(model, asked, 20)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 def test_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(kind, dtype, tolerance):
@@ -104,6 +106,7 @@ def test_a_model_that_computes_something_else_takes_the_plain_path():
     assert completion.token_ids == greedy_by_transformers(model, request(6), 8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "path"),
     [
@@ -131,6 +134,7 @@ def test_a_model_that_sees_what_comes_later_is_refused():
         engine(make_model(family("bert")))
 
 
+@pytest.mark.long
 def test_the_decoder_without_a_cache_samples_the_same_tokens():
     model, requests = tiny_model("qwen3"), [request(4, 3), request(11, 1), request(7, 5)]
     plain, recomputing = (engine(unfamiliar(model), slots=5, plain=True) for _ in range(2))
@@ -140,6 +144,7 @@ def test_the_decoder_without_a_cache_samples_the_same_tokens():
         assert [c.token_ids for c in left] == [c.token_ids for c in right]
 
 
+@pytest.mark.long
 def test_both_paths_sample_the_same_tokens():
     model = tiny_model("qwen3")
     requests = [request(4, 3), request(11, 1), request(7, 5)]
@@ -192,6 +197,7 @@ def test_texts_leave_special_tokens_out():
         assert "<|" not in completion.text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stop", ["e", "ab", "\n"])
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_stop_string_ends_the_completion_and_stays_in_its_text(stop, plain):
@@ -211,6 +217,7 @@ def test_a_stop_string_ends_the_completion_and_stays_in_its_text(stop, plain):
         assert any(stop in completion.text for completion in group)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stop", [(), ("e",)])
 @pytest.mark.parametrize("plain", [False, True])
 def test_each_completion_is_told_of_once_as_soon_as_it_has_ended(stop, plain):
@@ -270,6 +277,7 @@ def test_a_stop_string_that_the_last_allowed_token_completes_is_a_stop(limit, re
     assert (completion.token_ids, completion.finish_reason) == (ids[: min(limit, 4)], reason)
 
 
+@pytest.mark.long
 def test_more_requests_than_slots_of_mixed_sizes_come_back_in_order():
     model, told = tiny_model("qwen3"), RecordedProgress()
     requests = [request(3 + 5 * index, samples) for index, samples in enumerate((2, 5, 1, 0, 9, 3, 4))]
@@ -407,6 +415,7 @@ def test_what_earlier_prompts_have_begun_with_is_not_computed_again_and_changes_
         assert counter.tokens == 56, "other weights make other keys of the same tokens"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
 def test_the_decoders_of_compiled_kernels_and_of_torch_give_the_same_logits(kind, dtype, tolerance):

@@ -53,7 +53,7 @@ def assert_equal(got: list[tuple[Completion, ...]], wanted: list[tuple[Completio
     ("slots", "stop", "told", "free"),
     [
         pytest.param(64, (), False, 1 << 40, marks=pytest.mark.long),
-        (24, (), True, 1 << 40),
+        pytest.param(24, (), True, 1 << 40, marks=pytest.mark.long),
         pytest.param(3, ("e", "ab"), False, 1 << 40, marks=pytest.mark.long),
         (24, ("e", "ab"), True, 1 << 40),
         pytest.param(24, (), True, 1 << 10, marks=pytest.mark.long),  # no room to record
@@ -71,6 +71,7 @@ def test_completions_are_those_of_a_decoder_that_waits(slots, stop, told, free):
     assert {(one.request, one.sample): one for one in ended} == {(one.request, one.sample): one for one in heard}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slots", [2, 64])
 def test_streamed_tokens_are_those_of_a_decoder_that_waits(slots):
     heard = []
@@ -85,6 +86,7 @@ def test_streamed_tokens_are_those_of_a_decoder_that_waits(slots):
         assert heard[1].logprobs[place] == pytest.approx(logprobs, abs=1e-9)
 
 
+@pytest.mark.long
 def test_a_token_is_of_the_weights_that_its_step_was_begun_with():
     both = []
     for ahead in (False, True):
@@ -167,6 +169,7 @@ def test_all_tokens_are_read_before_rows_change_places():
     assert notes == ["read", "step", "step", "read", "read", "to 1", "step", "step", "read", "step", "read"]
 
 
+@pytest.mark.long
 def test_a_batch_on_a_gpu_stays_at_a_size_below_which_it_would_be_no_faster():
     local, sizes = engine(ahead=True), list[int]()
     compact = local._decoder.compact

@@ -59,6 +59,7 @@ class Both:
         return self.decoders[1].steps.recorded
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
 def test_recorded_steps_give_the_fused_decoders_logits_while_rows_end_enter_and_shrink(kind, dtype, tolerance):
@@ -100,6 +101,7 @@ def test_after_weights_were_read_anew_nothing_recorded_before_is_replayed():
     assert both.recorded
 
 
+@pytest.mark.long
 def test_a_row_without_a_completion_goes_on_past_its_last_column():
     both = Both(tiny_model("qwen3"), 1e-4)
     both.begin(2, 30)

@@ -63,6 +63,7 @@ class Listener(RequestStream):
         return unwanted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plain", [False, True], ids=["fused", "plain"])
 @pytest.mark.parametrize("slots", [2, 64])
 def test_each_gets_what_it_would_get_alone_whoever_else_is_sampled(plain, slots):

@@ -66,6 +66,7 @@ def by_transformers(old, new, asked: Request, tokens: tuple[int, ...], *, before
     return logprobs
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plain", [False, True], ids=["fused", "plain"])
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 @pytest.mark.parametrize("before", [1, 5, 11])

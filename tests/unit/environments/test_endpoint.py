@@ -584,6 +584,7 @@ def test_a_function_runs_in_a_process_of_its_own_for_each_episode(hosts, program
     assert answered.failure == "its process ended with exit status 3"
 
 
+@pytest.mark.long
 def test_a_command_is_a_program_too(hosts, program):
     address = f"harness:command:{sys.executable} {program}"
     begun, _, closed = outcomes(hosts, address)

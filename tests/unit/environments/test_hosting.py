@@ -274,6 +274,7 @@ def test_ctrl_c_during_an_instant_call_is_not_its_failure(hosts):
 # --- deadlines
 
 
+@pytest.mark.long
 def test_a_late_call_in_a_thread_is_left_behind(strict):
     hosted = begun(strict, spec_of(scripted.Slow))
     late = observe(hosted, "60")
@@ -283,11 +284,13 @@ def test_a_late_call_in_a_thread_is_left_behind(strict):
     assert (strict.left, strict.alive) == (1, 0)
 
 
+@pytest.mark.long
 def test_code_that_swallows_every_exception_is_late_all_the_same(strict):
     hosted = begun(strict, spec_of(scripted.Stubborn))
     assert observe(hosted, "2").timed_out
 
 
+@pytest.mark.long
 def test_a_thread_that_computes_is_freed(strict):
     class Endless(scripted.Silent):
         def observe(self, turn):
@@ -302,6 +305,7 @@ def test_a_thread_that_computes_is_freed(strict):
     assert freed.wait(SOON)
 
 
+@pytest.mark.long
 def test_threads_that_cannot_be_ended_are_told_with_the_failure(strict):
     waiting = [Asked(begun(strict, spec_of(scripted.Slow)), "observe", turn("5")) for _ in range(5)]
     failures = [one.outcome().failure for one in waiting]
@@ -322,6 +326,7 @@ def test_a_late_reply_is_never_taken_for_another(temporary):
             assert late.outcomes.empty()
 
 
+@pytest.mark.long
 def test_a_hung_process_is_killed_with_all_that_it_started(strict):
     sibling = begun(strict, spec_of(scripted.Counter, "own process"))
     hosted = strict.open(spec_of(scripted.Leaving, "own process"))
@@ -361,12 +366,14 @@ def test_an_async_environment_runs_in_a_process_too(hosts):
     assert ask(hosted, "close").value == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [scripted.Async, scripted.AsyncDeaf])
 def test_a_late_async_call_is_cancelled(strict, kind):
     late = observe(begun(strict, spec_of(kind)), "60")
     assert (late.failure, late.timed_out) == ("it took more than 1 seconds", True)
 
 
+@pytest.mark.long
 def test_a_coroutine_that_computes_is_interrupted_and_named(strict):
     sibling = begun(strict, spec_of(scripted.Async))
     spinning = Asked(begun(strict, spec_of(scripted.Spinning)), "observe", turn())

@@ -37,6 +37,7 @@ def compiler(directory: Path, script: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.long
 @needs_compiler
 def test_a_second_process_finds_what_the_first_has_compiled(fresh):
     first = library()
@@ -47,12 +48,14 @@ def test_a_second_process_finds_what_the_first_has_compiled(fresh):
     assert [path.stat().st_mtime_ns for path in (fresh / "cache" / "paceline").glob("*.so")] == [changed]
 
 
+@pytest.mark.long
 @needs_compiler
 def test_only_the_user_may_read_or_write_the_cache(fresh):
     library()
     assert os.stat(fresh / "cache" / "paceline").st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 @needs_compiler
 def test_the_kernels_leave_the_processes_treatment_of_denormals_alone(fresh):
     assert isinstance(library().functions, ctypes.CDLL)
@@ -85,6 +88,7 @@ def test_a_compiler_that_does_not_end_is_given_up(fresh, monkeypatch):
     assert library().reason.endswith("took more than 0.2 s")
 
 
+@pytest.mark.long
 @needs_compiler
 def test_a_cache_that_cannot_be_written_does_not_keep_the_kernels_away(fresh, monkeypatch):
     (fresh / "cache").write_text("a file stands where the directory should be")

@@ -54,6 +54,7 @@ def test_rows_that_share_a_prompt_are_cut_into_blocks():
     assert [part.tolist() for part in blocks_of_rows(np.zeros(0, int), np.zeros(0, int), 2)] == [[], [0]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("heads", [(2, 2, 16), (4, 2, 8), (14, 2, 64), (6, 2, 24), (9, 1, 16)], ids=str)
 @pytest.mark.parametrize("normed", [False, True])

@@ -60,6 +60,7 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 def test_computing_layers_again_changes_no_bit_of_the_gradient(kind, dtype):
@@ -100,6 +101,7 @@ def kept_bytes(model, dtype: torch.dtype) -> int:
     return sum(found.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 def test_what_two_short_passes_measure_is_what_a_longer_one_keeps(kind, dtype):

@@ -73,6 +73,7 @@ def test_eight_bits_are_off_by_half_a_step_of_each_block_at_most(tmp_path: Path)
         assert ((after[name].reshape(-1, 32) - blocks).abs() <= limit).all(), name
 
 
+@pytest.mark.long
 def test_a_file_is_unpacked_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
     saved_model(tmp_path / "model", "llama")
     write_gguf(tmp_path / "model", tmp_path / "model.gguf", "F32")

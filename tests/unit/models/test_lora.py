@@ -142,6 +142,7 @@ def test_the_random_start_depends_on_the_seed_alone(base):
     assert not same(first, adapter_of(load_model(base, RANK, seed=1)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_moves_the_adapter_and_leaves_every_other_weight_bit_for_bit(tmp_path, kind, checkpointing):
@@ -284,6 +285,7 @@ def test_an_update_of_the_adapter_is_seen_by_the_next_call(base):
     assert engine.generate(requests(), sampling) != before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "path", "reason"),
     [

@@ -148,6 +148,7 @@ NOISY = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NOISY)
 def test_dropout_of_every_kind_is_off_while_a_model_is_trained(name):
     model = adopt_model(make_model(family(name)), ADOPTED).model
@@ -245,6 +246,7 @@ def renamed(weights, old, new):
 EMBEDDING = "model.embed_tokens.weight"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -132,6 +132,7 @@ def test_a_mamba_2_scan_adds_to_what_has_decayed():
         )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("chunk", [1, 16, 64])
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 130])
 @by_scan
@@ -147,6 +148,7 @@ def test_a_scan_in_chunks_is_its_recurrence(name, length, chunk):
         assert (ours - theirs).abs().max() < 1e-12 * max(1, theirs.abs().max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [1, 3, 8])
 @by_scan
 def test_a_prompts_state_forks_to_its_completions(name, count):
@@ -270,6 +272,7 @@ def test_a_function_by_another_name_ends_in_padded_rows_and_a_sentence(renamed, 
     assert "linear_attention" in forward.reason or "differ by" in forward.reason
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["mamba", "jamba", "recurrent_gemma", "minimax", "xlstm"])
 def test_a_layer_without_a_door_is_trained_on_padded_rows_and_named(name):
     forward = choose_forward(make_model(family(name)))

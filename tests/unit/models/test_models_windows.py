@@ -146,6 +146,7 @@ def test_gradients_of_a_completion_stop_at_its_window(way, tolerance):
 ROWS = ((0, 70, 30), (0, 70, 0), (1, 1, 90), (2, 3, 3), (0, 70, 5), (2, 3, 1))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("options", [(None, False), (3.0, False), (None, True), (3.0, True)], ids=str)
 @pytest.mark.parametrize("window", [1, 2, 5, 24, 64, 65, 90])
 @pytest.mark.parametrize(("way", "tolerance"), WAYS)
@@ -246,6 +247,7 @@ WINDOWED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(  # torch's blocks, and the kernel
     ("head_dim", "dtype"), [(8, torch.float32), (8, torch.bfloat16), (16, torch.float32)], ids=str
 )

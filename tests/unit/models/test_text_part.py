@@ -66,6 +66,7 @@ def completion(ids: tuple[int, ...]) -> Completion:
     return Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), text="", finish_reason="length", policy_version=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TEXT_PARTS)
 def test_the_language_model_is_loaded_trained_written_and_opened_again(name, tmp_path):
     whole = written(name, tmp_path / "whole")
@@ -124,6 +125,7 @@ def test_two_embeddings_in_the_files_are_not_tied_by_a_default_of_the_whole(tmp_
     assert not model.config.tie_word_embeddings
 
 
+@pytest.mark.long
 def test_an_adapter_on_all_linear_layers_leaves_no_matrix_in_a_tower_and_opens_by_its_card(tmp_path):
     written("gemma3", tmp_path / "base")
     config = ModelConfig(model=str(tmp_path / "base"), device="cpu")
@@ -167,6 +169,7 @@ def test_precision_and_quantisation_beside_the_parts_are_the_language_models():
     assert text_config(text) is text
 
 
+@pytest.mark.long
 def test_a_run_trains_resumes_and_says_that_its_final_model_does_not_see(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written("mistral3, ministral3", tmp_path / "base")

@@ -175,6 +175,7 @@ def test_a_target_that_no_layer_has_is_refused_with_the_nearest_and_all_others(t
     check(tmp_path, LLAMA, "base_model.layers.0.self_attn.q_proj")  # may be a module around the model
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", sorted(PLAIN))
 def test_the_files_of_a_plain_kind_name_the_layers_that_an_adapter_finds(tmp_path, kind):
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "head_dim": 8}

@@ -243,6 +243,7 @@ def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):
     assert capsys.readouterr().out == f"{tmp_path / 'out' / 'index.html'}\n"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("heeded_signals")
 def test_the_command_serves_until_it_is_interrupted(run):
     command = [sys.executable, "-m", "paceline", "rollouts", str(run.path), "--open", "false"]

@@ -78,6 +78,7 @@ def last_tag(completions, answer, **columns):
     ]
 
 
+@pytest.mark.long
 def test_a_function_that_looks_for_the_gold_answer_anywhere_is_found_out_by_name():
     report = audited(contains)
     cheated = names(report.cheats)
@@ -88,17 +89,20 @@ def test_a_function_that_looks_for_the_gold_answer_anywhere_is_found_out_by_name
     assert "attacks score full" in verdict(report)
 
 
+@pytest.mark.long
 def test_a_function_that_takes_the_first_answer_is_found_out_by_what_follows_it():
     report = audited(first_tag)
     assert "answer, then another" in names(report.cheats)
     assert not names(report.cheats) & {"nothing", "constants", "either or", "negation"}
 
 
+@pytest.mark.long
 def test_a_function_that_gives_everything_full_is_found_out_by_an_empty_completion():
     report = audited(lambda completions, **columns: [1.0] * len(completions))
     assert finding(report, "nothing").full == len(TASKS)
 
 
+@pytest.mark.long
 def test_a_function_that_reads_the_last_answer_outside_the_thought_is_clean():
     report = audited(last_tag)
     assert report.is_clean
@@ -125,6 +129,7 @@ def test_what_a_built_in_function_may_reward_is_said_and_not_counted(name):
     assert audited(resolve(name, CONTEXT), attacks=COMPLETION_ATTACKS[:1]).exception
 
 
+@pytest.mark.long
 def test_a_format_must_not_be_had_without_content_even_where_the_answer_does_not_matter():
     lax = BuiltIn(
         name="format",
@@ -156,6 +161,7 @@ def test_a_grader_that_fails_always_is_not_clean():
     assert verdict(report) == "subject gave no number to any completion: nothing is known of it."
 
 
+@pytest.mark.long
 def test_a_grader_that_hangs_on_a_cheat_is_a_failure_of_that_cheat_only():
     def hangs(completions, answer, **columns):
         while any(len(completion) > 50_000 for completion in completions):
@@ -185,6 +191,7 @@ def test_the_gold_answer_that_a_built_in_function_does_not_honour_is_named():
     assert "the gold answer in the form 'box' scores full on 0 of 6 tasks only" in verdict(report)
 
 
+@pytest.mark.long
 def test_without_a_known_gold_completion_the_highest_score_seen_is_the_full_one():
     def flattered(completions, **columns):
         return [3.0 if "10/10" in completion else 0.0 for completion in completions]
@@ -194,6 +201,7 @@ def test_without_a_known_gold_completion_the_highest_score_seen_is_the_full_one(
     assert names(report.cheats) == {"prompt injection", "orders to a judge"}
 
 
+@pytest.mark.long
 def test_a_function_that_nothing_pleases_is_not_judged():
     report = audited(lambda completions, **columns: [-len(completion) / 10 for completion in completions])
     assert report.threshold is None
@@ -268,6 +276,7 @@ def test_a_judge_that_runs_programs_beside_the_outputs_is_found_out(name):
     assert names(report.cheats) == {name}
 
 
+@pytest.mark.long
 def test_programs_that_cheat_earn_nothing_in_the_sandbox():
     try:
         sandbox = open_sandbox("auto", slots=2)
@@ -311,6 +320,7 @@ def weak(tmp_path):
     return f"{path}:contains"
 
 
+@pytest.mark.long
 def test_the_command_names_the_cheats_ends_with_1_and_writes_them_down(rows, weak, tmp_path, capsys):
     out = tmp_path / "audit.json"
     assert main(["audit", "--reward-funcs", weak, "format", "--dataset", str(rows), "--json", str(out)]) == 1
@@ -320,6 +330,7 @@ def test_the_command_names_the_cheats_ends_with_1_and_writes_them_down(rows, wea
     assert (second["name"], second["cheats"], second["is_clean"]) == ("format", [], True)
 
 
+@pytest.mark.long
 def test_the_command_needs_neither_model_nor_torch_and_ends_with_0_where_no_cheat_scores(rows):
     code = (
         "import sys\nfrom paceline.cli.main import main\n"
@@ -341,6 +352,7 @@ def test_an_option_of_training_is_refused(rows, capsys):
     assert "--learning-rate is no option of `paceline audit`, only of training" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_row_that_cannot_be_used_stops_the_command_or_is_skipped_and_named(rows, capsys):
     rows.write_text(rows.read_text() + '{"question": ""}\n')
     words = ["audit", "--reward", "format", "--dataset", str(rows)]

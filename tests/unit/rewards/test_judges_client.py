@@ -97,6 +97,7 @@ def cut_off(handler):
     handler.close_connection = True
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("response", "kind", "calls", "why"),
     [
@@ -150,6 +151,7 @@ def test_a_failure_that_passes_costs_a_try_and_leaves_its_verdict():
     assert (metrics["calls"], metrics["retries"], metrics["failed"]) == (4, 3, {})
 
 
+@pytest.mark.long
 def test_retry_after_is_waited_for_within_the_deadline_and_not_beyond():
     def busy(seconds):
         return lambda handler: handler.reply(503, b"", Retry_After=seconds)
@@ -164,6 +166,7 @@ def test_retry_after_is_waited_for_within_the_deadline_and_not_beyond():
     assert len(service.bodies) == 1
 
 
+@pytest.mark.long
 def test_a_call_and_a_batch_end_at_their_deadlines_and_others_keep_their_verdicts():
     def silent_on_a(number, body):
         if texts(body)["completion"] == "a":
@@ -183,6 +186,7 @@ def test_a_call_and_a_batch_end_at_their_deadlines_and_others_keep_their_verdict
         assert spent(function)["failed"] == {"timeout": 2}
 
 
+@pytest.mark.long
 def test_a_response_that_comes_after_its_batch_is_kept():
     """It was paid for, so the next run finds it."""
 
@@ -312,6 +316,7 @@ def test_a_second_run_asks_nothing_and_neither_do_equal_completions(cache):
     assert not [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".json"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "change",
     [

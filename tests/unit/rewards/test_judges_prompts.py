@@ -54,6 +54,7 @@ def between_tags(prompts, completions, **columns):
     return [obedient(FIXED.sub("", text)) for text in shown]
 
 
+@pytest.mark.long
 def test_the_audit_finds_the_forms_of_a_prompt_that_leak_and_ours_does_not(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = {one: audit("judge", one, tasks(), timeout=30, attacks=ATTACKS) for one in (pasted, between_tags)}

@@ -16,6 +16,7 @@ def _all_at_once():
     begin_verdicts([pair[:2] for pair in PAIRS])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_right_answers_of_a_kind_are_equal_and_wrong_ones_are_not(kind):
     judged = [(gold, answer, math_equal(gold, answer)) for gold, answer, _ in answers(KINDS[kind])]

@@ -64,6 +64,7 @@ def test_a_function_that_swallows_every_exception_does_not_swallow_its_deadline(
     assert "the call took more than --reward-timeout 0.05 seconds" in scores.first_failures["stubborn"]
 
 
+@pytest.mark.long
 def test_rows_that_were_cut_short_one_by_one_have_no_score():
     """What graders often do: one `except` around each row, which takes the deadline for a wrong answer."""
     cut = []
@@ -89,6 +90,7 @@ def test_rows_that_were_cut_short_one_by_one_have_no_score():
     assert set(scores.failed.values()) == {(0, 1)}
 
 
+@pytest.mark.long
 def test_an_async_function_that_blocks_the_event_loop_is_ended_and_others_keep_their_scores():
     async def prompt(completions, **columns):
         return [1.0] * len(completions)
@@ -111,6 +113,7 @@ def test_an_async_function_that_blocks_the_event_loop_is_ended_and_others_keep_t
         assert "the call took more than --reward-timeout 1 seconds" in scores.notes["bad"][0]
 
 
+@pytest.mark.long
 def test_after_a_failed_batch_the_rows_share_one_deadline():
     calls = []
 
@@ -125,6 +128,7 @@ def test_after_a_failed_batch_the_rows_share_one_deadline():
     assert scores.failed["f"] == tuple(range(50))
 
 
+@pytest.mark.long
 def test_async_functions_have_the_deadline_together():
     async def never(completions, **columns):
         await asyncio.Event().wait()

@@ -47,6 +47,7 @@ def _all_at_once():
     begin_verdicts([row[:2] for row in judged()])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("topic", TOPICS)
 def test_equality_is_the_verdict_of_the_table_in_both_directions(topic):
     rows = TOPICS[topic]
@@ -141,6 +142,7 @@ def test_the_same_gold_is_checked_once_and_reported_at_every_position():
     assert unverifiable([r"\frac{1}{", "1", r"\frac{1}{"]) == [0, 2]
 
 
+@pytest.mark.long
 def test_importing_the_rewards_loads_no_algebra_and_grading_prints_nothing():
     code = (
         "import sys, threading, paceline.rewards.resolving\n"

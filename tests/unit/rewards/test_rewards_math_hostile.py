@@ -30,6 +30,7 @@ def test_a_hostile_answer_costs_the_calling_thread_next_to_nothing_and_is_wrong(
     assert verdict is None or not verdict.equal
 
 
+@pytest.mark.long
 def test_every_hostile_answer_ends_within_its_deadline_and_scores_nothing():
     started = time.monotonic()
     verdicts = math_verdicts([("x^2+2x+1", answer) for answer in HOSTILE])
@@ -38,6 +39,7 @@ def test_every_hostile_answer_ends_within_its_deadline_and_scores_nothing():
     assert time.monotonic() - started < 120
 
 
+@pytest.mark.long
 def test_neighbours_of_a_hostile_answer_have_their_verdicts_before_it_has_its_own():
     forget_verdicts()
     math_verdicts([("x+1", "1+x"), ("x+1", "2+x")])
@@ -49,6 +51,7 @@ def test_neighbours_of_a_hostile_answer_have_their_verdicts_before_it_has_its_ow
     assert math_verdicts([(MATRIX, SLOW[0])]) == [EqualityVerdict(equal=False, rule="timeout")]
 
 
+@pytest.mark.long
 def test_a_timeout_is_remembered():
     pairs = [(MATRIX, SLOW[1])]
     first = math_verdicts(pairs)

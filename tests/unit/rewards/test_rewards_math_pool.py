@@ -88,6 +88,7 @@ def test_a_pair_that_many_threads_ask_for_at_once_is_computed_once(pool_of):
     assert told == [EqualityVerdict(equal=True, rule="symbolic")] * 8
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_at_work_is_replaced_and_the_pair_judged():
     forget_verdicts()
     pairs = [(f"x^{power}+1", f"1+x^{power}") for power in range(2, 40)]
@@ -110,6 +111,7 @@ def test_a_pair_over_which_every_worker_dies_is_a_failure_of_the_grader(pool_of)
     assert "status 7" in str(failure)
 
 
+@pytest.mark.long
 def test_a_reply_of_a_worker_is_never_taken_for_that_to_another_pair(tmp_path):
     """The child of a worker is killed between two pairs: whether it had read the second one is not known."""
     pool = proof_pool(1)
@@ -125,6 +127,7 @@ def test_a_reply_of_a_worker_is_never_taken_for_that_to_another_pair(tmp_path):
         pool.close()
 
 
+@pytest.mark.long
 def test_what_makes_no_sense_to_the_algebra_is_different_at_once_and_no_failure():
     nonsense = r"((1,x)\cup ((f(x)+\ln x)\cap (n-|x|)))"
     pool = proof_pool(1, wall_seconds=20)
@@ -151,6 +154,7 @@ def test_a_worker_whose_child_dies_of_something_unforeseen_ends_too(pool_of):
     assert "3 worker processes died over" in str(started.exception(timeout=50))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_stopped_is_given_up_and_replaced(pool_of, tmp_path):
     once = f"path = {str(tmp_path / 'stopped')!r}\n    if not os.path.exists(path): open(path, 'w').close(); "
     code = SERVE + once + "signal.raise_signal(signal.SIGSTOP)\n    " + ANSWER
@@ -187,6 +191,7 @@ def test_a_failure_is_not_remembered_and_does_not_touch_other_pairs(pool_of):
     assert verdicts.begin(("x+1", "1+x")).result(timeout=60)["equal"] is True
 
 
+@pytest.mark.long
 def test_a_process_that_was_forked_has_a_pool_of_its_own():
     assert math_equal("x+6", "6+x")
     context = multiprocessing.get_context("fork")

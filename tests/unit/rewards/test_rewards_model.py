@@ -43,6 +43,7 @@ def scores_of(function, prompts=PROMPTS, completions=COMPLETIONS, messages=None)
     return function(prompts=prompts, completions=completions, prompt_messages=messages or [None] * len(prompts))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("limit", [1, 64, 10_000])
 def test_batched_scores_are_those_of_each_text_alone_in_the_order_of_the_completions(saved, limit):
     texts = [prompt + text for prompt, text in zip(PROMPTS, COMPLETIONS, strict=True)]

@@ -70,6 +70,7 @@ def test_gold_answers_are_read_in_all_rows_and_not_only_in_the_sample():
         self_test(named("gsm8k"), tasks)
 
 
+@pytest.mark.long
 def test_tool_calls_are_read_in_all_rows():
     good, bad = '[{"name": "f", "arguments": {}}]', '[{"tool": "f"}]'
     tasks = [task(index, None, tool_calls=good) for index in range(3000)]

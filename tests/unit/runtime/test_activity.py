@@ -35,6 +35,7 @@ def run(folder: Path, told: AbstractContextManager[object], **options: object) -
         assert train(RunRequest(config=config, output_dir=folder / "run"), inputs, console=Console(file=io.StringIO()))
 
 
+@pytest.mark.long
 def test_a_step_samples_scores_and_updates_each_from_nothing_to_the_end(tmp_path):
     told = RecordedProgress()
     run(tmp_path / "told", told, num_iterations=2, micro_batch_tokens=64)

@@ -139,6 +139,7 @@ def test_a_forked_child_has_the_programs_own_handlers():
     assert got == [str(signal.SIG_DFL), str(signal.getsignal(signal.SIGINT))]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("heeded_signals")
 def test_a_signal_that_a_child_gets_at_once_is_its_own():
     with StopRequest() as request:
@@ -152,6 +153,7 @@ def test_a_signal_that_a_child_gets_at_once_is_its_own():
     assert request.received is None
 
 
+@pytest.mark.long
 def test_late_code_that_swallows_the_first_interrupt_gets_another():
     swallowed = []
 

@@ -45,6 +45,7 @@ def test_a_main_thread_that_waits_for_nothing_is_woken_and_the_report_says_who_d
     assert (tmp_path / "stuck" / "producer-0.txt").read_text() == "its threads"
 
 
+@pytest.mark.long
 def test_a_process_that_makes_progress_is_left_alone_however_long_it_takes(tmp_path):
     activity, idle = Activity(), threading.Event()
     with Watchdog(tmp_path / "stuck", limit=1.0, activity=activity):
@@ -54,6 +55,7 @@ def test_a_process_that_makes_progress_is_left_alone_however_long_it_takes(tmp_p
     assert not (tmp_path / "stuck").exists()
 
 
+@pytest.mark.long
 def test_a_main_thread_that_does_not_come_out_is_ended_with_the_reason(tmp_path):
     ended, reasons = threading.Event(), []
 
@@ -76,6 +78,7 @@ with Watchdog(pathlib.Path(sys.argv[1]), limit=0.5, grace=0.5):
 """
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_with_the_interpreters_lock_is_ended_with_its_stacks_on_stderr(tmp_path):
     command = [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path / "stuck")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)

@@ -92,6 +92,7 @@ def test_code_over_its_processor_time_ends_the_interpreter_and_the_next_is_new(i
     assert "NameError: name 'x' is not defined" in written(interpreter, "x")
 
 
+@pytest.mark.long
 def test_the_processor_time_of_each_piece_is_its_own(interpreter):
     busy = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     for _ in range(4):
@@ -100,6 +101,7 @@ def test_the_processor_time_of_each_piece_is_its_own(interpreter):
         assert 0.3 < result.seconds < 0.8
 
 
+@pytest.mark.long
 def test_code_that_sleeps_gives_its_slot_to_another_and_is_stopped_by_the_clock(sandbox):
     interpreter, other = started(sandbox, limits=Limits(seconds=0.2)), started(sandbox)
     with ThreadPoolExecutor(1) as pool:

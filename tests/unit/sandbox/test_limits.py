@@ -19,6 +19,7 @@ def sandbox(request) -> Iterator[LocalSandbox]:
     sandbox.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("source", "status"),
     [

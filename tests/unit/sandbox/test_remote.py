@@ -90,6 +90,7 @@ def test_a_job_is_one_request_and_its_response_the_execution():
     assert (execution.status, execution.output, execution.seconds) == ("finished", "6\n", 0.25)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("run", "status"),
     [
@@ -111,6 +112,7 @@ def test_how_a_program_ended_is_told_by_status_exit_code_and_last_words(run, sta
         assert client(service.url).execute(JOB).status == status
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("first", "why"),
     [
@@ -287,6 +289,7 @@ def test_a_given_name_is_no_function_of_the_program_but_an_imported_one_is():
 TWICE = "def twice(values):\n    print('noise')\n    return [2 * value for value in values]"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("source", "status", "output"),
     [

@@ -122,6 +122,7 @@ def test_tokens_are_told_as_they_are_sampled():
         assert next(stream).choices[0].finish_reason == "stop"
 
 
+@pytest.mark.long
 def test_requests_at_once_share_the_batch_and_get_their_own_answers():
     openai = pytest.importorskip("openai")
     engine = tiny_engine()

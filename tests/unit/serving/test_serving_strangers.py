@@ -53,6 +53,7 @@ FIELDS = (
 )
 
 
+@pytest.mark.long
 def test_any_value_of_any_field_is_answered_or_refused():
     with server(tiny_engine(), length=64) as one:
         for field in FIELDS:

@@ -85,6 +85,7 @@ def test_without_an_override_every_changed_file_is_named(folder):
     assert refused(folder, ()) == FILES
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("option", OTHERS)
 def test_an_option_explains_only_the_files_that_it_can_change(folder, option):
     value, explained = OTHERS[option]

@@ -96,6 +96,7 @@ def test_the_step_is_done_again_in_smaller_micro_batches_with_the_same_result(re
     assert (stats.updates, short.policy_version) == (1, 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(1, 8))
 def test_at_whichever_pass_memory_runs_out_nothing_is_counted_twice_and_no_old_logprob_is_lost(number):
     """Passes of the reference, of the policy before the first update, and of updates whose start is gone."""
@@ -121,6 +122,7 @@ def test_later_steps_keep_the_smaller_budget_and_run_out_of_nothing():
     assert forward.made - made == len(forward.sizes) - done > 0  # each pass that was begun was done
 
 
+@pytest.mark.long
 def test_where_one_completion_alone_is_too_much_the_run_ends_with_the_remedy_and_its_weights():
     half, _ = learner(tokens=8)
     before = weights(half)
@@ -209,6 +211,7 @@ class Copy(Ranks):
         return self.meeting.exchange(self.rank, text)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(1, 6))
 def test_ranks_find_the_same_high_entropies_where_memory_runs_out_on_one(number):
     """At whichever of its passes: of the reference, then twice for the entropies and for the gradient."""

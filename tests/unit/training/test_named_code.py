@@ -112,6 +112,7 @@ def test_every_option_that_takes_a_text_is_said_to_name_code_or_not():
     assert unclear == {"trust_remote_code"}  # true and false alone
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_refuses_the_code_that_a_received_run_names(received, command: str, capsys):
     for option, value in CODE:
@@ -126,6 +127,7 @@ def test_a_command_refuses_the_code_that_a_received_run_names(received, command:
         assert "a run directory may be another's" in said, (option, value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", READING)
 def test_a_command_that_needs_no_code_of_a_run_leaves_it_alone(received, command: str, capsys):
     for option, value in (CODE[0], CODE[6], CODE[10], CODE[22]):
@@ -197,6 +199,7 @@ def test_a_module_of_the_received_directory_is_not_the_one_that_was_run(received
                 allow_named_code(config, run / "config.yaml", {})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("option", "value"), CODE)
 def test_resuming_a_received_run_is_refused_with_the_words_that_allow_it(received, option: str, value: object):
     run, _ = received(option, value)
@@ -207,6 +210,7 @@ def test_resuming_a_received_run_is_refused_with_the_words_that_allow_it(receive
     assert f"--{option.replace('_', '-')}" in str(refused.value)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("option", "value"),
     [one for one in (*CODE, *FROM_THE_BASE) if one[0] in ("environment", "sandbox", "trust_remote_code")],

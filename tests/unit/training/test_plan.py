@@ -160,6 +160,7 @@ def test_a_sampler_that_does_not_fit_is_refused_with_the_option_that_decides():
     )
 
 
+@pytest.mark.long
 def test_a_run_with_vllm_is_planned_where_there_is_none(capsys):
     words = ("plan", "--model", "embedded", "--dataset", "arithmetic", "--gpu", "h100", "--engine", "vllm", "--cluster")
     assert main([*words, "--num-producers", "4"]) == 0
@@ -238,6 +239,7 @@ def test_plan_prints_batches_and_memory_and_writes_nothing(tmp_path, monkeypatch
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_plan_says_how_many_calls_of_a_judge_a_step_makes_without_asking_it(capsys):
     judge = "judge:http://127.0.0.1:9/v1(model=x, mode=pairwise, repeats=2, temperature=1, key_env=NO_SUCH_KEY)"
     words = ["--model", "embedded", "--dataset", "arithmetic", "--prompts-per-step", "4", "--num-generations", "3"]
@@ -523,6 +525,7 @@ def test_this_machine_is_planned_for_by_what_it_has_free(tmp_path):
         assert (found.kind, found.fast_bfloat16) == ("cpu", fast), flags
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_not_here_is_planned_for_by_its_name(monkeypatch, capsys):
     monkeypatch.setattr("paceline.cli.plan.ask_driver", lambda: [])
     words = ["plan", "--model", "embedded", "--dataset", "arithmetic", "--device", "cuda"]

@@ -288,6 +288,7 @@ def test_token_ids_and_usage_are_those_of_the_engine():
     assert Counter(pair for pairs in seen for pair in pairs) == Counter(engine.sampled)
 
 
+@pytest.mark.long
 def test_sixty_four_programs_at_once_each_get_their_own_turns():
     both = threading.Barrier(64)
 
@@ -457,6 +458,7 @@ def test_a_program_that_never_asks_has_not_begun():
     )
 
 
+@pytest.mark.long
 def test_a_program_that_hangs_is_ended_at_its_deadline():
     over = threading.Event()
 

@@ -10,6 +10,7 @@ from paceline.training.setup.preparation import prepare_request
 from paceline.training.setup.run_request import new_run, resumed_run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("began_with", "flags", "sets"),
     [

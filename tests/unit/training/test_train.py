@@ -48,6 +48,7 @@ def test_whatever_tokenizer_generation_settings_or_configuration_name_ends(token
     assert end_token_ids(tokens, model.generation_config, model.config) == ends
 
 
+@pytest.mark.long
 def test_every_door_ends_completions_at_all_end_tokens(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny_model().save_pretrained("model")

@@ -74,6 +74,7 @@ def run(folder: Path, *steps: int, resume: bool = False, place: BackendFactory |
     return console.file.getvalue()
 
 
+@pytest.mark.long
 def test_a_skipped_update_is_counted_said_and_its_rollouts_kept_and_the_run_goes_on(tmp_path):
     said = run(tmp_path, 3)
     found = RunDir(tmp_path / "run")
@@ -85,6 +86,7 @@ def test_a_skipped_update_is_counted_said_and_its_rollouts_kept_and_the_run_goes
     assert kept[0].read_text().count("loss or gradient was not finite") == len(found.rollouts(3))
 
 
+@pytest.mark.long
 def test_three_in_a_row_end_the_run_before_a_checkpoint_and_resuming_ends_as_if_nothing_had_been(tmp_path):
     with pytest.raises(
         TrainingError,
@@ -141,6 +143,7 @@ def stuck(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> I
         yield StuckBackend(backend)
 
 
+@pytest.mark.long
 def test_a_run_in_which_nothing_happens_any_more_ends_and_goes_on_from_its_checkpoint(tmp_path):
     with pytest.raises(TrainingError, match=r"--step-timeout 5 s, at last run: update 3; .*/stuck/.*/report"):
         run(tmp_path, place=stuck, step_timeout=5.0)

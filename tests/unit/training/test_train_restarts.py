@@ -67,6 +67,7 @@ def undisturbed(tmp_path_factory):
     return run(tmp_path_factory.mktemp("restarts") / "undisturbed")[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [2, 4], ids=["before the first checkpoint", "after it"])
 def test_a_run_that_lost_a_process_ends_as_the_one_that_did_not(tmp_path, undisturbed, step):
     found, said = run(tmp_path / "run", losing(step=step, times=2))
@@ -77,6 +78,7 @@ def test_a_run_that_lost_a_process_ends_as_the_one_that_did_not(tmp_path, undist
     assert ("going on after step 2" in said) == (step == 4)
 
 
+@pytest.mark.long
 def test_one_loss_too_many_ends_the_run_with_what_goes_on_from_there(tmp_path):
     with pytest.raises(ProcessLost, match=r"consumer 1 is gone; `paceline train --resume .*/run` continues from"):
         run(tmp_path / "run", losing(step=3, times=2), max_restarts=1)

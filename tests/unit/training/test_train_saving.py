@@ -184,6 +184,7 @@ def test_a_step_that_does_not_end_within_the_grace_leaves_the_last_whole_checkpo
     assert (found and found.state.step, damaged) == (2 if step == 3 else None, ())
 
 
+@pytest.mark.long
 def test_a_run_that_saves_in_the_background_leaves_what_one_in_the_foreground_leaves(tmp_path):
     found = []
     for background in (True, False):

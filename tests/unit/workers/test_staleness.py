@@ -12,8 +12,8 @@ import pytest
 from paceline.workers.group import MOST_LOSSES, Lost, WorkerGroup, even_shares
 from paceline.workers.staleness import ScheduledJob, StalenessSchedule, StepSeconds, simulate
 
-SCHEDULES = 10_000
-LONG_SCHEDULES = 200
+SCHEDULES = 4_000
+LONG_SCHEDULES = 100
 LONG = 200
 """Steps of a long schedule, at least."""
 PROMPTS = 5

@@ -152,6 +152,7 @@ def test_a_judge_that_each_process_would_serve_is_refused_where_there_are_severa
     build_config({**given, option: there, "cluster": True})
 
 
+@pytest.mark.long
 def test_an_evaluation_on_ranks_is_refused_by_one_of_each_machine():
     said = []
     for number in ("0", "1"):

@@ -103,6 +103,7 @@ def test_a_rank_without_a_sign_of_life_is_lost_after_its_limit(ranks):
     assert said(first) == f"ProcessLost: rank 1 gave no sign of life for {4 * BEAT:g} s"
 
 
+@pytest.mark.long
 def test_ranks_that_show_signs_of_life_are_never_lost(ranks):
     first, (other,), _ = ranks.between(1, limit=1.0)
     assert first.verdict(1.5) is None
@@ -213,6 +214,7 @@ def test_a_main_thread_that_is_on_its_way_out_is_left_alone(ranks):
     assert not ranks.forced.is_set()
 
 
+@pytest.mark.long
 def test_a_launchers_signal_interrupts_where_no_rank_is_lost(ranks, unhandled):
     first, _ = ranks.first(1)
     with pytest.raises(KeyboardInterrupt), told_apart_from_a_loss(first):

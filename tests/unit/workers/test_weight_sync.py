@@ -163,6 +163,7 @@ def test_a_bit_that_flips_in_a_broadcast_is_refused():
         write_weights(there, manifest, taken(Takes(gives.sent), there, manifest))
 
 
+@pytest.mark.long
 def test_who_waits_for_weights_that_do_not_come_knows_in_the_end():
     store = dist.HashStore()
 
