@@ -62,7 +62,8 @@ def test_the_command_answers_until_a_signal_or_the_end_of_its_input(number):
     [
         ("--port many", "--port must be a whole number from 0 to 65535, got 'many'"),
         ("--stop-grace -1", "--stop-grace must be a number of seconds from 0 on, got '-1'"),
-        ("--api-key=", "--api-key must be ASCII text"),
+        ("--api-key=", "--api-key must be one line of ASCII text"),
+        ("--api-key=two\x7flines", "--api-key must be one line of ASCII text"),
         ("--learning-rate 1", "--learning-rate is no option of `paceline serve`, only of training; leave it out"),
         ("--model ./nowhere", "--model ./nowhere is not a directory"),
     ],

@@ -69,8 +69,8 @@ def run(argv: list[str]) -> int:
     host, port = arguments.flags.get("host", "127.0.0.1"), port_of(arguments.flags.get("port", "8000"))
     grace = _seconds(arguments.flags.get("stop_grace", "25"))
     key = arguments.flags.get("api_key", os.environ.get(KEY))
-    if key is not None and not (key.strip() == key and key.isascii() and key):
-        raise ConfigError("--api-key must be ASCII text without blanks at its ends; give another key")
+    if key is not None and not (key.strip() == key and key.isascii() and key.isprintable() and key):
+        raise ConfigError("--api-key must be one line of ASCII text without blanks at its ends; give another key")
     configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=("trust_remote_code",))
     print(configuration.origin, flush=True)
     model = load(configuration.config, say=lambda note: print(note, flush=True), loading=loading_libraries)

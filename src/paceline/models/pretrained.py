@@ -107,7 +107,8 @@ def end_token_ids(
     They can differ after fine-tuning: a template may end turns with the tokenizer's token while generation_config.json
     still has the base model's.
     """
-    sources = (tokenizer, generation, described.get_text_config())
+    is_named = getattr(described, "eos_token_id", None) is not None
+    sources = (tokenizer, generation, described if is_named else described.get_text_config())
     named = [getattr(source, "eos_token_id", None) for source in sources]
     ids = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
     return frozenset(token for token in ids if token is not None and token >= 0)  # -1 is none in some files

@@ -17,7 +17,7 @@ from paceline.errors import ModelError
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded, export_model
 from paceline.models.loading import adopt_model, load_model, restore_weights
-from paceline.models.pretrained import is_text_part, text_config
+from paceline.models.pretrained import end_token_ids, is_text_part, read_config, text_config
 from paceline.reports.model_card import loading_program
 from paceline.training.card import card_facts
 from paceline.training.learner.learner import Learner
@@ -40,6 +40,19 @@ def written(name: str, folder: Path, **settings: object) -> torch.Tensor:
 @torch.no_grad()
 def logits(model) -> torch.Tensor:
     return model.eval()(input_ids=TOKENS, use_cache=False).logits
+
+
+def test_an_end_token_that_is_named_beside_the_parts_alone_ends_completions(tmp_path):
+    written("gemma3", tmp_path)
+    file = tmp_path / "config.json"
+    named = json.loads(file.read_text())
+    named["text_config"].pop("eos_token_id", None)
+    file.write_text(json.dumps({**named, "eos_token_id": 77}))
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    tokenizer, config = tiny_tokenizer(), ModelConfig(model=str(tmp_path))
+    model = load_model(config).model
+    for described in (read_config(config), model.config):
+        assert 77 in end_token_ids(tokenizer, None, described)
 
 
 def is_alike(got: torch.Tensor, wanted: torch.Tensor) -> bool:
