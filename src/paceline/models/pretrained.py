@@ -58,7 +58,7 @@ def read_config(config: ModelConfig) -> PretrainedConfig:
 def text_config(described: PretrainedConfig) -> PretrainedConfig:
     """Return the configuration of the language model in a checkpoint that also reads images or sound; else `described`.
 
-    Precision, quantisation and whether embeddings are tied may stand beside the parts, and are copied.
+    Precision, quantisation, end tokens and whether embeddings are tied may stand beside the parts, and are copied.
     """
     text: PretrainedConfig | None = getattr(described, "text_config", None)
     if text is None or text.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or _has_own_class(described):
@@ -66,6 +66,8 @@ def text_config(described: PretrainedConfig) -> PretrainedConfig:
     part = copy.deepcopy(text)
     part.dtype = part.dtype or described.dtype
     part.tie_word_embeddings = part.tie_word_embeddings or getattr(described, "tie_word_embeddings", False)
+    if (ends := getattr(described, "eos_token_id", None)) is not None:
+        part.eos_token_id = ends
     if (quantised := getattr(described, "quantization_config", None)) is not None:
         part.quantization_config = quantised
     return part
@@ -107,8 +109,7 @@ def end_token_ids(
     They can differ after fine-tuning: a template may end turns with the tokenizer's token while generation_config.json
     still has the base model's.
     """
-    is_named = getattr(described, "eos_token_id", None) is not None
-    sources = (tokenizer, generation, described if is_named else described.get_text_config())
+    sources = (tokenizer, generation, described.get_text_config())
     named = [getattr(source, "eos_token_id", None) for source in sources]
     ids = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
     return frozenset(token for token in ids if token is not None and token >= 0)  # -1 is none in some files

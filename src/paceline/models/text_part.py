@@ -23,8 +23,6 @@ def read_model(source: str, *, trust_remote_code: bool, **options: Any) -> tuple
     whole = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     text = text_config(whole)
     if text is not whole:
-        if (ends := getattr(whole, "eos_token_id", None)) is not None:  # named beside the parts, as `generate` reads it
-            text.eos_token_id = ends
         options = {**options, "config": text, "key_mapping": TEXT_NAMES}
     reader: Any = AutoModelForCausalLM  # its signature leaves out the report
     with nullcontext() if text is whole else _quiet():
