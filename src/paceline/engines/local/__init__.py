@@ -7,6 +7,7 @@ decoder.py       the interface of what computes logits; any model of transformer
 fused.py         models whose layers have a plan, in few operations
 mixers.py        the interface of mixers that keep a state instead of keys and values
 weights.py       weights, adapters included, in the layout that the fused decoder's kernels read fastest
+eight_bits.py    layers in eight bits: which models they serve, and what they are held to
 operations.py    the operations of a layer besides attention
 attention.py     the interface of attention, which owns the cache
 grid.py          attention by torch's batched products: any device and precision
