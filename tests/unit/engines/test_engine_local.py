@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local.attention import Rotation
+from paceline.engines.local.attention import AttentionLayer, Rotation
 from paceline.engines.local.decoder import RecomputingDecoder, rounded_up
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
@@ -90,11 +90,6 @@ def test_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(kind, dty
         for completion in group:
             expected = forward_logprobs(model, asked, completion.token_ids, 0.8)
             assert completion.logprobs == pytest.approx(expected, abs=tolerance, rel=0)
-
-
-def test_a_model_with_windows_that_slide_takes_the_plain_path_and_says_why():
-    config = MistralConfig(**tiny_model("llama").config.to_dict() | {"model_type": "mistral", "sliding_window": 4})
-    assert "sliding window" in engine(MistralForCausalLM(config), plain=True).path_reason
 
 
 def test_a_model_that_computes_something_else_takes_the_plain_path():
@@ -326,7 +321,7 @@ def test_weights_that_are_not_finite_are_reported_and_not_sampled_from():
 
 def test_columns_that_no_living_row_reads_are_taken_back():
     turn = Rotation(cosine=torch.ones(100, 4), sine=torch.zeros(100, 4), norm_eps=0.0)
-    attention = GridAttention(2, 1, Heads(query=1, kv=1, width=4), turn)
+    attention = GridAttention(2, [AttentionLayer(rotation=turn)], Heads(query=1, kv=1, width=4))
     attention.take_slots([4], [[0]])
     while attention.column < 40:
         attention.end_step()
