@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from paceline.errors import ModelError, first_line
+from paceline.kernels.recurrence import Scan
 from paceline.kernels.states import StateTable, causal_convolution, state_table
 from paceline.models.attention import PackedLayout
 from paceline.models.families.layer_plan import LayerPlan
@@ -132,8 +133,26 @@ def _scan(form: ScanForm, original: Callable[..., Any], layout: PackedLayout, *a
     return (out, None) if form.gives_pair else out
 
 
-Scan = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
-"""From blocks [B, T, ...] of a scan's inputs and a state per row to outputs and final states; None: from zeros."""
+def scan_of(module: nn.Module, **options: Any) -> Scan:
+    """Return the scan that a mixer's own module calls, with these options; `mixer_problem` has found none."""
+    name, original = _own_scan(module)
+    return _with_options(SCANS[name], original, options)
+
+
+def mixer_problem(module: nn.Module, device: torch.device) -> str | None:
+    """Return why the scan of a mixer's module cannot go on from a state; None: it can."""
+    name, original = _own_scan(module)
+    return (
+        f"{type(module).__name__} calls no scan of a known name" if not name else scan_problem(name, original, device)
+    )
+
+
+def _own_scan(module: nn.Module) -> tuple[str, Callable[..., Any]]:
+    """Return name and function of the scan in a mixer's file, behind its door; no name: there is none."""
+    functions = vars(sys.modules[type(module).__module__])
+    name = next((name for name in SCANS if name in functions), "")
+    function: Callable[..., Any] = functions.get(name, getattr)
+    return name, function.original if isinstance(function, Door) else function
 
 
 def _with_options(form: ScanForm, original: Callable[..., Any], options: Mapping[str, Any]) -> Scan:
