@@ -123,7 +123,7 @@ class DeltaRule(Rule):
         decay, beta = (rate * real[..., None] for rate in self._coefficients(projected))
         heads = [part.to(projected.dtype) for part in self._heads(convolved)]
         out, state = self.scan((*heads, decay, beta), states[0])
-        return self._gated(out, projected), (state.to(states[0].dtype),)
+        return self._gated(out, projected), (state.to(states[0].dtype).contiguous(),)
 
     @override
     def stepped(self, projected: Tensor, convolved: Tensor, states: Sequence[Tensor]) -> Tensor:
@@ -211,7 +211,7 @@ class SelectiveScan(Rule):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         x, b, c = (part.to(projected.dtype) for part in self._parts(convolved))
         out, state = self.scan((x, self._time_steps(projected) * real[..., None], b, c), states[0])
-        return self._gated(out.flatten(-2), projected), (state.to(states[0].dtype),)
+        return self._gated(out.flatten(-2), projected), (state.to(states[0].dtype).contiguous(),)
 
     @override
     def stepped(self, projected: Tensor, convolved: Tensor, states: Sequence[Tensor]) -> Tensor:
