@@ -42,7 +42,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule(ABC):
+class StateRule(ABC):
     """What a layer computes between its two products."""
 
     convolution: Convolution
@@ -77,7 +77,7 @@ class Rule(ABC):
         """Return the outputs of one token per row, convolution included, by this machine's compiled kernels."""
 
 
-def step(rule: Rule, projected: Float[Tensor, "S N"], states: Sequence[Tensor], *, compiled: bool) -> Tensor:
+def step(rule: StateRule, projected: Float[Tensor, "S N"], states: Sequence[Tensor], *, compiled: bool) -> Tensor:
     """Return a rule's outputs [S, M] for one new token of each row; `compiled`: by kernels in C, on a CPU."""
     if compiled:
         return rule.compiled(projected, states)
@@ -88,7 +88,7 @@ def step(rule: Rule, projected: Float[Tensor, "S N"], states: Sequence[Tensor], 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeltaRule(Rule):
+class DeltaRule(StateRule):
     """Gated delta rule, `projected` being queries, keys, values (that are convolved), gates, b, a:
 
         S <- exp(g) S;  S <- S + k (beta (v - k S));  o = q S / sqrt(D);  out = norm(o) * silu(gate)
@@ -175,7 +175,7 @@ class DeltaRule(Rule):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SelectiveScan(Rule):
+class SelectiveScan(StateRule):
     """Mamba-2, `projected` being gates, inputs, B, C (that are convolved), and time steps dt:
 
         S <- exp(dt A) S + dt x B';  y = S C + skip x;  out = norm(y * silu(gate)), group by group
@@ -247,7 +247,7 @@ class SelectiveScan(Rule):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShortConvolution(Rule):
+class ShortConvolution(StateRule):
     """Gated short convolution, `projected` being b, c, x of C channels each: out = c * convolution(b * x).
 
     Source: LFM2, arXiv:2511.23404, section 2.

@@ -141,12 +141,12 @@ def scan_of(module: nn.Module, dtype: torch.dtype, **options: Any) -> Scan:
     return _with_options(SCANS[name], tried_scan(name, original, device, dtype), options)
 
 
-def mixer_problem(module: nn.Module, device: torch.device) -> str | None:
+def mixer_problem(module: nn.Module) -> str | None:
     """Return why the scan of a mixer's module cannot go on from a state; None: it can."""
     name, original = _own_scan(module)
     if not name:
         return f"{type(module).__name__} calls no scan of a known name"
-    return scan_problem(name, _torch_form(original), device)
+    return scan_problem(name, _torch_form(original), next(module.parameters()).device)
 
 
 def _own_scan(module: nn.Module) -> tuple[str, Callable[..., Any]]:

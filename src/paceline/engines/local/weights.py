@@ -6,7 +6,7 @@ W width of the model, V vocabulary, H query heads, K key/value heads, D head wid
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
+from paceline.engines.local.states import StateLayer, state_layer, state_problem
 from paceline.kernels.float8 import ALIGNED, Float8Linear, quantized
 from paceline.kernels.linear import ProductLinear
 from paceline.models.families import layer_plans, unplanned_layer
@@ -112,8 +113,8 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
 
 def _part_problem(layer: nn.Module, parts: LayerParts) -> str | None:
     """Return why a part of a layer that its plan names cannot be made; None: all can."""
-    if not parts.attends and parts.mixer_kind not in STATE_MIXERS:
-        return f"its mixer of the kind {parts.mixer_kind} is not among those that the engine computes"
+    if not parts.attends and (reason := state_problem(parts.mixer_kind, layer.get_submodule(parts.mixer))) is not None:
+        return reason
     if _has_experts(layer, parts):
         return "its experts are not computed by the engine"
     return None
@@ -175,8 +176,6 @@ def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
 
 FeedForward = Callable[[Float[Tensor, "N W"]], Float[Tensor, "N W"]]
 """Feed-forward layers: what they add to the residual stream, by its norm."""
-STATE_MIXERS: Mapping[str, Callable[[nn.Module, Kernels], StateMixer]] = {}
-"""What makes each kind of mixer with a state from the layer's module."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,13 +277,20 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
 
 def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int]) -> Mixer:
     if not parts.attends:
-        return STATE_MIXERS[parts.mixer_kind](layer.get_submodule(parts.mixer), kernels)
+        return state_mixer(layer, parts, kernels)
     return PreparedAttention(
         number=next(numbers),
         qkv=_projection(kernels, *map(layer.get_submodule, parts.projections)),
         qk_norm=joined_qk_norm(layer, parts, kernels.residual_dtype),
         output=_projection(kernels, layer.get_submodule(parts.output)),
     )
+
+
+def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateLayer:
+    """Prepare a layer's mixer that keeps a state."""
+    inputs = _joined(kernels.dtype, *map(layer.get_submodule, parts.projections))
+    output = _joined(kernels.dtype, layer.get_submodule(parts.output))
+    return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)
 
 
 def _feed_forwards(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> tuple[FeedForward, ...]:
