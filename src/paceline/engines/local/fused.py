@@ -20,10 +20,10 @@ from typing_extensions import override
 from paceline.engines.local.attention import Context, Rotation, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.local.grid import TILE, GridAttention, whole_tiles
-from paceline.engines.local.mixers import StateMixer, States
+from paceline.engines.local.mixers import MixerStates, StateMixer
 from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.tables import TableAttention
-from paceline.engines.local.weights import Block, PreparedAttention, prepared_weights
+from paceline.engines.local.weights import PreparedAttention, PreparedBlock, prepared_weights
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
 
 PREFILL_TOKENS = 8192
@@ -51,7 +51,7 @@ class FusedDecoder(Decoder):
         like = torch.empty(0, dtype=self._kernels.residual_dtype, device=self._model.device)
         self._attention = self._new_attention(num_rows, rotation_of(self._model, whole_tiles(max_length), like))
         self._states = [mixer.new_states(num_rows) for mixer in self._weights.state_mixers]
-        """States of the rows, by mixer."""
+        """MixerStates of the rows, by mixer."""
 
     def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
         kernels, sizes = self._kernels, (num_rows, len(self._weights.attention), self._heads, rotation)
@@ -72,8 +72,8 @@ class FusedDecoder(Decoder):
         """How many of that prompt's first tokens are known: as many as others began with."""
         self._kept = [torch.zeros(0) for _ in self._weights.attention]
         """Their queries, keys and values, by layer with attention."""
-        self._kept_states: list[States] = [() for _ in self._weights.state_mixers]
-        """States behind them, by mixer."""
+        self._kept_states: list[MixerStates] = [() for _ in self._weights.state_mixers]
+        """MixerStates behind them, by mixer."""
 
     @override
     def end(self) -> None:
@@ -92,7 +92,7 @@ class FusedDecoder(Decoder):
             for row, context in zip(rows, self._attention.park(rows), strict=True)
         ]
 
-    def _states_of(self, row: int) -> tuple[States, ...]:
+    def _states_of(self, row: int) -> tuple[MixerStates, ...]:
         return tuple(tuple(state[row].clone() for state in states) for states in self._states)
 
     @override
@@ -220,7 +220,7 @@ class FusedDecoder(Decoder):
         return residual, self._kernels.add_norm(residual, None, self._weights.first_norm, self._weights.norm_eps)
 
     def _added(
-        self, residual: Float[Tensor, "N W"], normed: Float[Tensor, "N W"], update: Tensor | None, block: Block
+        self, residual: Float[Tensor, "N W"], normed: Float[Tensor, "N W"], update: Tensor | None, block: PreparedBlock
     ) -> Float[Tensor, "N W"]:
         """Add to the residual stream what a block's mixer gives, and its feed-forward layers of `normed`.
 

@@ -209,7 +209,7 @@ class GatedLayers:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
+class PreparedBlock:
     """What reads the residual stream behind one norm, and adds to it: a layer's mixer, or its feed-forward layers.
 
     Norms have the residual stream's precision.
@@ -229,7 +229,7 @@ class PreparedWeights:
     embedding: Float[Tensor, "V W"]
     """The model's own tensor, since only rows of it are read."""
     first_norm: Float[Tensor, " W"]
-    blocks: tuple[Block, ...]
+    blocks: tuple[PreparedBlock, ...]
     head: Linear
     norm_eps: float
 
@@ -263,7 +263,7 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
         cast(Any, norm).weight.detach().to(kernels.residual_dtype) for norm in [*(norm for norm, _, _ in read), final]
     ]
     blocks = [
-        Block(mixer=mixer, feed_forwards=feed_forwards, next_norm=next_norm)
+        PreparedBlock(mixer=mixer, feed_forwards=feed_forwards, next_norm=next_norm)
         for (_, mixer, feed_forwards), next_norm in zip(read, scales[1:], strict=True)
     ]
     return PreparedWeights(
