@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from typing_extensions import override
 
-from paceline.engines.local.mixers import StateMixer, States
+from paceline.engines.local.mixers import MixerStates, StateMixer
 from paceline.engines.local.operations import Kernels, Linear
 from paceline.kernels.float8 import Float8Linear
-from paceline.kernels.recurrence import Convolution, DeltaRule, StateRule, SelectiveScan, ShortConvolution, step
+from paceline.kernels.recurrence import Convolution, DeltaRule, SelectiveScan, ShortConvolution, StateRule, step
 from paceline.models.families.layer_plan import DELTA_RULE, MAMBA_2, SHORT_CONVOLUTION
 from paceline.models.states import mixer_problem, scan_of
 
@@ -33,15 +33,15 @@ class StateLayer(StateMixer):
     output: Linear | Float8Linear
 
     @override
-    def new_states(self, rows: int) -> States:
+    def new_states(self, rows: int) -> MixerStates:
         weight = self.rule.convolution.weight
         last = weight.new_zeros(rows, len(weight) - 1, weight.shape[1], dtype=self.kernels.dtype)
         return last, *(weight.new_zeros(rows, *shape) for shape in self.rule.shapes())
 
     @override
     def of_prompts(
-        self, normed: Float[Tensor, "P L W"], lengths: Int[Tensor, " P"], states: States
-    ) -> tuple[Float[Tensor, "P L W"], States]:
+        self, normed: Float[Tensor, "P L W"], lengths: Int[Tensor, " P"], states: MixerStates
+    ) -> tuple[Float[Tensor, "P L W"], MixerStates]:
         (last, *recurrent), shape, ends = states, normed.shape[:2], lengths[:, None].to(normed.device)
         projected = self.kernels.linear(normed.flatten(0, 1), self.inputs).unflatten(0, shape)
         entered = torch.cat((last, self.rule.entering(projected)), dim=1)
@@ -53,7 +53,7 @@ class StateLayer(StateMixer):
         return output, (last, *ended)
 
     @override
-    def of_step(self, normed: Float[Tensor, "S W"], states: States) -> Float[Tensor, "S W"]:
+    def of_step(self, normed: Float[Tensor, "S W"], states: MixerStates) -> Float[Tensor, "S W"]:
         projected = self.kernels.linear(normed, self.inputs)
         mixed = step(self.rule, projected, states, compiled=self.kernels.native is not None)
         return self.kernels.linear(mixed, self.output)

@@ -8,7 +8,7 @@ FULL, WINDOW = "full_attention", "sliding_attention"
 ATTENTION = "attention"
 """Kind of a mixer that caches keys and values."""
 DELTA_RULE, MAMBA_2, SHORT_CONVOLUTION = "gated_delta", "mamba2", "convolution"
-"""Kinds of mixers that keep a state: the gated delta rule and Mamba-2, behind a convolution, and a convolution alone."""
+"""Kinds of mixers that keep a state: gated delta rule and Mamba-2, behind a convolution, and a convolution alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
