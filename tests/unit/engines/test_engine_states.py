@@ -1,5 +1,6 @@
 """Mixers with states go on from where a prompt ends as the model's own layers do, and forks of a state stay apart."""
 
+import copy
 import functools
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.exact import Float64Kept
 from tests.support.families import family, make_model
 
 CPU = torch.device("cpu")
-MIXED = ("qwen3_next", "qwen3_5_text", "lfm2", "granitemoehybrid")
+MIXED = ("qwen3_next", "qwen3_5_text", "lfm2", "granitemoehybrid", "olmo_hybrid", "bamba")
 """Families with each kind of mixer, and each order of its parts."""
 LENGTHS = (70, 1, 2, 33)
 """Of prompts: one longer than a chunk, and shorter than a convolution."""
@@ -65,3 +66,31 @@ def test_prompts_of_mixed_lengths_and_their_steps_are_the_layers_own(name, dtype
             new = torch.stack([row[length + step] for row, length in zip(tokens, LENGTHS, strict=True)])
             out = mixer.of_step(new, states)
             close(out, torch.stack([row[length + step] for row, length in zip(whole, LENGTHS, strict=True)]))
+
+
+@pytest.mark.parametrize("name", MIXED)
+@torch.no_grad()
+def test_a_state_forked_from_a_shared_beginning_is_that_of_whole_prompts(name):
+    module, mixer = mixer_of(name, torch.float64)
+    tokens = drawn(3, 20, width_of(module), dtype=torch.float64)
+    tokens[:, :9] = tokens[:1, :9]  # such as a system message
+    lengths = torch.tensor([11, 1, 2])
+    with Float64Kept():
+        whole, ends = mixer.of_prompts(tokens, 9 + lengths, mixer.new_states(3))
+        _, shared = mixer.of_prompts(tokens[:1, :9], torch.tensor([9]), mixer.new_states(1))
+        before = [state.clone() for state in shared]
+        forked = tuple(state.expand(3, *state.shape[1:]) for state in shared)
+        mixed, others = mixer.of_prompts(tokens[:, 9:], lengths, forked)
+    assert all(torch.equal(state, kept) for state, kept in zip(shared, before, strict=True))
+    for row, length in enumerate(lengths):
+        close(mixed[row, :length], whole[row, 9 : 9 + length])
+    for state, expected in zip(others, ends, strict=True):
+        close(state, expected)
+
+
+def test_a_mixer_that_cannot_be_read_is_described():
+    layer, parts = module_of("qwen3_5_text", torch.float32)
+    module = copy.copy(layer.get_submodule(parts.mixer))
+    assert state_problem("rwkv", module) == "its mixer is of the kind rwkv, not one of gated_delta, mamba2, convolution"
+    module.activation = "gelu"
+    assert state_problem(parts.mixer_kind, module) == "the activation of its convolution is 'gelu', not 'silu'"

@@ -51,6 +51,27 @@ _GRANITE = LayerParts(
 _GRANITE_MAMBA = replace(
     _GRANITE, mixer="mamba", mixer_kind=MAMBA_2, projections=("mamba.in_proj",), output="mamba.out_proj"
 )
+_BAMBA = LayerParts(
+    feed_forward_norm="pre_ff_layernorm",
+    feed_forward="feed_forward",
+    gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+    down="feed_forward.down_proj",
+)
+_BAMBA_MAMBA = replace(
+    _BAMBA, mixer="mamba", mixer_kind=MAMBA_2, projections=("mamba.in_proj",), output="mamba.out_proj"
+)
+_OLMO = LayerParts(
+    mixer_norm=None,
+    head_norms=("self_attn.q_norm", "self_attn.k_norm"),
+    feed_forward_norm=None,
+    post_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+)
+_OLMO_DELTA = LayerParts(
+    mixer="linear_attn",
+    mixer_kind=DELTA_RULE,
+    projections=tuple(f"linear_attn.{part}_proj" for part in "qkvgba"),
+    output="linear_attn.o_proj",
+)
 
 FAMILIES = (
     Family(model_type="qwen3_next", prefix="Qwen3Next", parts={FULL: _QWEN, LINEAR: _QWEN_NEXT_DELTA}, norm_offset=1.0),
@@ -64,4 +85,11 @@ FAMILIES = (
         parts={FULL: _GRANITE, LINEAR: _GRANITE_MAMBA},
         embedding_multiplier="embedding_multiplier",
     ),
+    Family(
+        model_type="bamba",
+        prefix="Bamba",
+        parts={FULL: _BAMBA, LINEAR: _BAMBA_MAMBA},
+        final_norm="final_layernorm",
+    ),
+    Family(model_type="olmo_hybrid", prefix="OlmoHybrid", parts={FULL: _OLMO, LINEAR: _OLMO_DELTA}),
 )
