@@ -6,6 +6,7 @@ linear.py           matrix products, in the form that is fastest for their shape
 float8.py           matrix products in eight bits
 flash_attention.py  attention without the matrix of scores
 states.py           order of packed tokens along their sequences, and convolutions by it
+recurrence.py       one token of layers that carry a state of a fixed size
 cache.py            directory of files that are made once per machine; without torch
 checksums.py        fingerprints by which copies of weights are compared
 logprobs.py         log-probabilities and entropy from hidden states, in chunks

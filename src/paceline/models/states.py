@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from paceline.errors import ModelError, first_line
+from paceline.kernels.recurrence import Scan
 from paceline.kernels.states import StateTable, causal_convolution, state_table
 from paceline.models.attention import PackedLayout
 from paceline.models.families.layer_plan import LayerPlan
@@ -124,16 +125,52 @@ def _no_shortcut(original: Callable[..., Any], layout: PackedLayout, *arguments:
     """Decline to compute convolution, scan and projection at once, which knows no forks."""
 
 
-def _scan(form: ScanForm, original: Callable[..., Any], layout: PackedLayout, *arguments: Any, **options: Any) -> Any:
+def _scan(name: str, original: Callable[..., Any], layout: PackedLayout, *arguments: Any, **options: Any) -> Any:
     layout.served.append("scan")
+    form = SCANS[name]
     given = dict(zip(form.parameters[: len(arguments)], arguments, strict=True)) | options
     inputs = [given[name][0] for name in form.by_token]
-    out = forked(_with_options(form, original, given), inputs, layout.states)[None]
+    function = tried_scan(name, original, inputs[0].device, inputs[0].dtype)
+    out = forked(_with_options(form, function, given), inputs, layout.states)[None]
     return (out, None) if form.gives_pair else out
 
 
-Scan = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
-"""From blocks [B, T, ...] of a scan's inputs and a state per row to outputs and final states; None: from zeros."""
+def scan_of(module: nn.Module, dtype: torch.dtype, **options: Any) -> Scan:
+    """Return the scan that a mixer's module calls in `dtype`, with these options; `mixer_problem` has found none."""
+    (name, original), device = _own_scan(module), next(module.parameters()).device
+    return _with_options(SCANS[name], tried_scan(name, original, device, dtype), options)
+
+
+def mixer_problem(module: nn.Module) -> str | None:
+    """Return why the scan of a mixer's module cannot go on from a state; None: it can."""
+    name, original = _own_scan(module)
+    if not name:
+        return f"{type(module).__name__} calls no scan of a known name"
+    return scan_problem(name, _torch_form(original), next(module.parameters()).device)
+
+
+def _own_scan(module: nn.Module) -> tuple[str, Callable[..., Any]]:
+    """Return name and function of the scan in a mixer's file, behind its door; no name: there is none."""
+    functions = vars(sys.modules[type(module).__module__])
+    name = next((name for name in SCANS if name in functions), "")
+    function: Callable[..., Any] = functions.get(name, getattr)
+    return name, function.original if isinstance(function, Door) else function
+
+
+def _torch_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return transformers' own scan, where it calls a library's in its place wherever that is installed."""
+    own: Callable[..., Any] = getattr(function, "__wrapped__", function)
+    return own
+
+
+@functools.cache
+def tried_scan(name: str, function: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> Callable[..., Any]:
+    """Return a mixer's function if it gives the numbers of its form in torch on random inputs, else that form.
+
+    transformers calls flash-linear-attention or mamba_ssm where they are installed, whatever the device and precision.
+    """
+    own = _torch_form(function)
+    return function if function is own or scan_problem(name, function, device, dtype) is None else own
 
 
 def _with_options(form: ScanForm, original: Callable[..., Any], options: Mapping[str, Any]) -> Scan:
@@ -162,7 +199,7 @@ def forked(scan: Scan, inputs: Sequence[Float[Tensor, "M ..."]], table: StateTab
 _PACKED: Mapping[str, Callable[..., Any]] = {
     "causal_conv1d_fn": _convolution,
     "mamba2_split_conv1d_scan_combined": _no_shortcut,
-    **{name: functools.partial(_scan, form) for name, form in SCANS.items()},
+    **{name: functools.partial(_scan, name) for name in SCANS},
 }
 """What stands for a mixer's function in a packed pass, by the function's name in the mixer's module."""
 
@@ -177,7 +214,7 @@ def open_doors(model: PreTrainedModel) -> str | None:
                 continue
             door = original if isinstance(original, Door) else Door(original=original, packed=packed)
             setattr(mixers, function, door)
-            problem = scan_problem(function, door.original, model.device) if function in SCANS else None
+            problem = scan_problem(function, _torch_form(door.original), model.device) if function in SCANS else None
             if problem is not None:
                 return problem
     return None
@@ -198,8 +235,11 @@ def mixing_layers(plans: Sequence[LayerPlan], served: Sequence[str]) -> str | No
 
 
 @functools.cache
-def scan_problem(name: str, original: Callable[..., Any], device: torch.device) -> str | None:
-    """Try a scan on random numbers, forked, against itself in other pieces, gradients too; None: they agree.
+@torch.inference_mode(False)
+def scan_problem(
+    name: str, original: Callable[..., Any], device: torch.device, dtype: torch.dtype = torch.float32
+) -> str | None:
+    """Try a scan on random numbers, forked, against its form in torch in other pieces, gradients too; None: they agree.
 
     A probe of the model is shorter than a chunk, so it cannot see how a state passes from one chunk to the next.
     """
@@ -219,19 +259,20 @@ def scan_problem(name: str, original: Callable[..., Any], device: torch.device) 
         decays = drawn(tokens, heads, width) if name == "chunk_kimi_delta_attention" else drawn(tokens, heads)
         inputs = [first, second, third, logsigmoid(decays), drawn(tokens, heads).sigmoid()]
         options = {"use_qk_l2norm_in_kernel": True}
-    scan, results = _with_options(form, original, options), list[list[Tensor]]()
+    inputs = [rows if part == "g" else rows.to(dtype) for part, rows in zip(form.by_token, inputs, strict=True)]
+    results = list[list[Tensor]]()
     table = on_device(state_table(prompts, owners, completions), device)
     try:
-        with torch.enable_grad():
-            for compute in (forked, _in_pieces):
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            for compute, function in ((forked, original), (_in_pieces, _torch_form(original))):
                 leaves = [rows.detach().requires_grad_() for rows in inputs]
-                out = compute(scan, leaves, table)
+                out = compute(_with_options(form, function, options), leaves, table)
                 results.append([out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)])
     except MISFITS as error:
         return f"{name} cannot be packed, it fails with {type(error).__name__}: {first_line(error)}"
     off = max(float((got - wanted).abs().max() / wanted.abs().max()) for got, wanted in zip(*results, strict=True))
     if not off <= _TRIAL_TOLERANCE:  # nor is one that is no number
-        return f"{name} cannot be packed, its forked states differ by {off:.0e} from whole ones"
+        return f"{name} cannot be packed, its forked states differ by {off:.0e} from whole ones in torch"
     return None
 
 

@@ -17,7 +17,7 @@ from tests.support.tiny import local_engine
 
 NAMES = [
     "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "mistral", "ministral", "ministral3", "qwen2, window",
-    "smollm3", "granite, scaled logits", "phi3", "seed_oss",
+    "smollm3", "granite, scaled logits", "phi3", "seed_oss", "qwen3_5_text", "lfm2", "olmo_hybrid", "bamba",
 ]  # fmt: skip
 """Windows of 8 where a family has them."""
 STEPS, PARKED_AT = 24, 5
@@ -62,7 +62,7 @@ def test_logits_past_the_window_are_the_models_own_by_compiled_kernels(name):
     assert difference(name, torch.float32) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "olmo3", "ministral3"])
+@pytest.mark.parametrize("name", ["gemma3_text", "olmo3", "ministral3", "qwen3_5_text", "lfm2", "bamba"])
 def test_completions_are_the_same_for_any_number_of_concurrent_rows(name):
     model = make_model(family(name)).eval()
     keys = [tuple(sample_key(5, "test", str(length), 0, sample) for sample in range(3)) for length in (4, 21, 9)]

@@ -1,5 +1,6 @@
 """Scans and convolutions of hybrids over packed tokens: a prompt's state is computed once and forked."""
 
+import functools
 import inspect
 import sys
 import types
@@ -17,7 +18,7 @@ from paceline.models.attention import PackedLayout
 from paceline.models.families import layer_plans
 from paceline.models.forward import choose_forward
 from paceline.models.parallel.context import Exchange
-from paceline.models.states import Door, forked, mixing_layers, open_doors, scan_problem
+from paceline.models.states import Door, forked, mixing_layers, open_doors, scan_problem, tried_scan
 from paceline.objective.micro_batches import one_turn, pack
 from tests.support.exact import Float64Kept
 from tests.support.families import family, make_config, make_model
@@ -255,6 +256,40 @@ def test_a_scan_whose_first_state_has_no_gradient_is_found():
         return own(query, key, value, g, beta, initial_state=state, **options)
 
     assert "cannot be packed" in scan_problem("torch_chunk_gated_delta_rule", cut, CPU)
+
+
+def library(name, compute):
+    """What transformers calls where a library is installed: the library's function, before its own in torch."""
+    own = getattr(MIXERS[name], name).original.__wrapped__
+    return functools.wraps(own)(lambda *arguments, **options: compute(own, *arguments, **options))
+
+
+@by_scan
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_librarys_scan_is_used_where_it_gives_torchs_numbers(name, dtype):
+    def wrong(own, *arguments, **options):
+        output, state = own(*arguments, **options)
+        return output * 1.1, state
+
+    def failing(own, *arguments, **options):
+        raise RuntimeError("this device has no Triton")
+
+    right = library(name, lambda own, *arguments, **options: own(*arguments, **options))
+    assert tried_scan(name, right, CPU, dtype) is right
+    for other in (library(name, wrong), library(name, failing)):
+        assert tried_scan(name, other, CPU, dtype) is other.__wrapped__
+
+
+def test_packed_tokens_take_torchs_scan_where_a_librarys_fails(monkeypatch):
+    def failing(own, *arguments, **options):
+        raise RuntimeError("this device has no Triton")
+
+    name, layout = "torch_chunk_gated_delta_rule", layout_of([5, 2], [(0, 3), (1, 1)])
+    inputs, options = inputs_of(name, 11), options_of(name, 64)
+    expected = packed(name, inputs, options, layout)
+    monkeypatch.setattr(modeling_qwen3_next, name, library(name, failing))
+    assert open_doors(make_model(family("qwen3_next"))) is None
+    assert torch.equal(packed(name, inputs, options, layout), expected)
 
 
 @pytest.mark.parametrize("renamed", ["torch_chunk_gated_delta_rule", "causal_conv1d_fn"])

@@ -6,6 +6,7 @@ rows.py          which completion sits in which row, and contexts of conversatio
 decoder.py       the interface of what computes logits; any model of transformers by its own forward pass
 fused.py         models whose layers have a plan, in few operations
 mixers.py        the interface of mixers that keep a state instead of keys and values
+states.py        mixers that keep a state: delta rule, Mamba-2, short convolutions
 weights.py       weights, adapters included, in the layout that the fused decoder's kernels read fastest
 eight_bits.py    layers in eight bits: which models they serve, and what they are held to
 operations.py    the operations of a layer besides attention

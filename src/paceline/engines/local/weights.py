@@ -5,7 +5,7 @@ W width of the model, V vocabulary, H query heads, K key/value heads, D head wid
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, cast
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from paceline.engines.local.attention import AttentionWeights, norm_eps
 from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
+from paceline.engines.local.states import StateLayer, state_layer, state_problem
 from paceline.kernels.float8 import Float8Linear
 from paceline.kernels.linear import ProductLinear
 from paceline.kernels.logprobs import PLAIN, HeadRule
@@ -113,8 +114,8 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
 
 def _part_problem(layer: nn.Module, parts: LayerParts) -> str | None:
     """Return why a part of a layer that its plan names cannot be made; None: all can."""
-    if not parts.attends and parts.mixer_kind not in STATE_MIXERS:
-        return f"its mixer of the kind {parts.mixer_kind} is not among those that the engine computes"
+    if not parts.attends and (reason := state_problem(parts.mixer_kind, layer.get_submodule(parts.mixer))) is not None:
+        return reason
     if _has_experts(layer, parts):
         return "its experts are not computed by the engine"
     return None
@@ -138,8 +139,6 @@ def _has_experts(layer: nn.Module, parts: LayerParts) -> bool:
 
 FeedForward = Callable[[Float[Tensor, "N W"]], Float[Tensor, "N W"]]
 """Feed-forward layers: what they add to the residual stream, by its norm."""
-STATE_MIXERS: Mapping[str, Callable[[nn.Module, Kernels], StateMixer]] = {}
-"""What makes each kind of mixer with a state from the layer's module."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,7 +277,7 @@ ReadScale = Callable[[nn.Module, str | None], Tensor | None]
 
 def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int], scale: ReadScale) -> Mixer:
     if not parts.attends:
-        return STATE_MIXERS[parts.mixer_kind](layer.get_submodule(parts.mixer), kernels)
+        return state_mixer(layer, parts, kernels)
     linear = [read_linear(layer.get_submodule(path)) for path in parts.projections]
     if parts.output_gate:
         width = cast(int, layer.get_submodule(parts.mixer).head_dim)
@@ -294,6 +293,15 @@ def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Itera
         gated=parts.output_gate,
         output=_projection(kernels, layer.get_submodule(parts.output)),
     )
+
+
+def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateLayer:
+    """Prepare a layer's mixer that keeps a state."""
+    inputs, output = (
+        _joined(kernels.dtype, [read_linear(layer.get_submodule(path)) for path in paths])
+        for paths in (parts.projections, (parts.output,))
+    )
+    return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)
 
 
 def _half_of_heads(layer: Linear, width: int, half: int) -> Linear:

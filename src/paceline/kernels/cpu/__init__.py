@@ -4,6 +4,7 @@ compiling.py   compile the sources into a shared library, once per machine; call
 vectors.h      vectors of float32 and bfloat16, exp
 decoding.c     one token per row: residual sum and norm, gated activation, sampling           (decoding.py calls it)
 sharing.c      one token per row: attention over a shared prompt and own tokens, its cache    (decoding.py calls it)
+recurrence.c   one token per row: delta rule, Mamba-2 and short convolution, their states       (../recurrence.py)
 training.c     residual sum and norm, gated product of a micro-batch, with gradients          (training.py)
 attention.c    attention of a packed micro-batch, with gradients; blocks.h has its products   (attention.py)
 logits.c       statistics and gradients of logits                                             (logits.py)

@@ -7,6 +7,8 @@ FULL, WINDOW = "full_attention", "sliding_attention"
 """transformers' names (`layer_types` of a configuration) for attention to all earlier tokens, and to the last few."""
 ATTENTION = "attention"
 """Kind of a mixer that caches keys and values."""
+DELTA_RULE, MAMBA_2, SHORT_CONVOLUTION = "gated_delta", "mamba2", "convolution"
+"""Kinds of mixers that keep a state: gated delta rule and Mamba-2, behind a convolution, and a convolution alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +25,7 @@ class LayerParts:
     mixer_kind: str = ATTENTION
     """`ATTENTION`, or the kind of a mixer that keeps a state of fixed size instead of keys and values."""
     projections: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    """Attention's queries, keys and values, or one layer that gives all of them."""
+    """Linear layers at the mixer's entry: attention's queries, keys and values, or one layer that gives all of them."""
     head_norms: tuple[str, str] | None = None
     """Norms of queries and keys before the rotation: over each head, or over all heads together."""
     output: str = "self_attn.o_proj"
@@ -64,8 +66,8 @@ class LayerParts:
 
     @property
     def linear(self) -> tuple[str, ...]:
-        """Paths of all linear layers of attention and of gated feed-forward layers."""
-        return (*((*self.projections, self.output) if self.attends else ()), *self.gate_up, self.down)
+        """Paths of all linear layers of the mixer and of gated feed-forward layers."""
+        return (*self.projections, self.output, *self.gate_up, self.down)
 
     @property
     def is_plain(self) -> bool:
