@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
@@ -20,6 +20,7 @@ from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.tables import TableAttention
 from paceline.engines.local.weights import PreparedLayer, prepared_weights
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
+from paceline.models.routing import noted_routes
 
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
@@ -142,6 +143,10 @@ class FusedDecoder(Decoder):
             normed = self._after_attention(residual, mixed, layer)
         self._attention.end_step()
         return self._kernels.linear(normed, self._weights.head)
+
+    @override
+    def step_routes(self) -> UInt8[Tensor, "S B"] | None:
+        return noted_routes(self._model)
 
     def _embedded(self, tokens: Int[Tensor, " N"]) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
         """Return the residual stream after the embedding, and its norm for the first layer."""
