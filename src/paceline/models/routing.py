@@ -60,9 +60,9 @@ class Routing:
 
     def choose(self, router: int, scores: Tensor, result: Any) -> Any:
         """Note the result of a router's `topk`, and return it, or the same of given choices."""
-        if scores.shape[-1] != self.experts:  # a choice among groups
+        if scores.dim() != 2 or scores.shape[1] != self.experts:  # a choice among groups, or within them
             return result
-        own = result.indices.detach().reshape(-1, result.indices.shape[-1])
+        own = result.indices.detach()
         self._own[router] = own.to(torch.int16)
         if self._given is None:
             return result
@@ -70,9 +70,9 @@ class Routing:
         if given.shape != own.shape:
             raise ModelError(
                 f"a router chose {own.shape[1]} experts for each of {len(own)} tokens, and recorded routes have "
-                f"{given.shape[1]} for each of {len(given)}; give --router-replay off"
+                f"{given.shape[1]} for each of {len(given)}; give --router-replay false"
             )
-        indices = torch.where(given >= 0, given, own).view(result.indices.shape)
+        indices = torch.where(given >= 0, given, own)
         return type(result)((scores.gather(-1, indices), indices))
 
     def chosen(self) -> UInt8[Tensor, "N B"] | None:
@@ -111,7 +111,7 @@ class Routing:
         if routes.shape[1] % (self.routers * width):
             raise ModelError(
                 f"recorded routes have {routes.shape[1]} bytes for each token, which the model's {self.routers} "
-                "routers cannot share evenly: they are of another model; give --router-replay off"
+                "routers cannot share evenly: they are of another model; give --router-replay false"
             )
         numbers = routes.contiguous().view(torch.int16) if width == 2 else routes.to(torch.int16)
         numbers = numbers.long().view(len(routes), self.routers, -1)
@@ -154,6 +154,12 @@ def connect_routers(model: PreTrainedModel) -> Routing | None:
 def routing_of(model: nn.Module) -> Routing | None:
     """Return what `connect_routers` has connected; None: the model has no router, or is not connected."""
     return cast(Routing | None, vars(model).get("routing"))
+
+
+def rest_routers(model: nn.Module) -> None:
+    """Let a model's routers choose for themselves; nothing where there is none."""
+    if (routing := routing_of(model)) is not None:
+        routing.rest()
 
 
 def noted_routes(model: nn.Module) -> UInt8[Tensor, "N B"] | None:

@@ -26,6 +26,7 @@ from paceline.environments import EnvironmentSpec
 from paceline.episodes.conversations import Conversations
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import float8_problem
+from paceline.models.families import layer_plans
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import (
     end_token_ids,
@@ -68,6 +69,9 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
     check_memory_options(config, device)
     check_quantisation(config, objects)
     described = read_config(config.model) if objects.model is None else objects.model.config
+    has_experts = any(plan.experts for plan in layer_plans(described.get_text_config()))
+    replay, why = config.engine.router_replay, "it has no experts to choose from"
+    require(replay != "true" or has_experts, "router_replay", replay, "be auto or false for this model", why)
     if objects.model is None and device is not None:  # a program's own is loaded already
         check_eight_bits(config, described, device)
     limit = positions_in(described)
