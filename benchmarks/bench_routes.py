@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/bench_routes.py [--device cpu|cuda] [--output DIR]
 
-Five families of six layers, width 64 and random weights, 16 experts of which each token takes four. The engine decodes
-16 completions of 48 tokens to each of 4 prompts; the trainer computes the same tokens with its own routes, and with the
-engine's. `differ` is the share of routes, token by layer, where another set of experts was chosen, `tokens` the share of
-tokens with such a layer. `k3` is the mean of exp(r) - 1 - r over the sampled tokens, where r is the trainer's logprob
-less the engine's: an estimate of their KL divergence in nats. `largest` is the largest |r|.
+Five families of six layers, width 64 and random weights, 16 experts of which each token takes four. The engine
+decodes 16 completions of 48 tokens to each of 4 prompts; the trainer computes the same tokens with its own routes,
+and with the engine's. `differ` is the share of routes, token by layer, where another set of experts was chosen,
+`tokens` the share of tokens with such a layer. `k3` is the mean of exp(r) - 1 - r over the sampled tokens, where r is
+the trainer's logprob less the engine's: an estimate of their KL divergence in nats. `largest` is the largest |r|.
 """
 
 import argparse

@@ -13,6 +13,7 @@ from paceline.engines.local.decoder import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.engine import LocalEngine
 from paceline.episodes.running import _with_routes
 from paceline.errors import ConfigError
+from paceline.models.activations import recompute
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.routing import routing_of
@@ -47,9 +48,13 @@ def sampled(model, dtype: torch.dtype, decoder: type | None = None) -> tuple[Rol
     )
 
 
-def stepped(model, groups, dtype: torch.dtype, *, micro_batch_tokens: int = 4096, kind: str = "packed") -> UpdateStats:
+def stepped(
+    model, groups, dtype: torch.dtype, *, micro_batch_tokens: int = 4096, kind: str = "packed", recomputes: bool = False
+) -> UpdateStats:
     """What a step on groups reports, with a learning rate of 0."""
     forward = replace(choose_forward(model.train(), dtype), kind=kind)
+    if recomputes:
+        recompute(model, None)
     learner = Learner(
         Loaded(model=model, compute_dtype=dtype),
         forward,
@@ -102,11 +107,9 @@ def other_experts(routes: bytes) -> bytes:
     return bytes(number if number == 255 else (number + 2) % 4 for number in routes)
 
 
-def test_other_routes_are_trained_on_and_counted():
-    model = make_model(family("qwen3_moe"))
-    groups = sampled(model, torch.float32)
-    own = stepped(model, groups, torch.float32)
-    turned = [
+def turned(groups) -> list[RolloutGroup]:
+    """The groups with other experts in every route."""
+    return [
         replace(
             group,
             rollouts=tuple(
@@ -122,16 +125,48 @@ def test_other_routes_are_trained_on_and_counted():
         )
         for group in groups
     ]
-    other = stepped(model, turned, torch.float32)
+
+
+def test_other_routes_are_trained_on_and_counted():
+    model = make_model(family("qwen3_moe"))
+    groups = sampled(model, torch.float32)
+    own = stepped(model, groups, torch.float32)
+    other = stepped(model, turned(groups), torch.float32)
     assert other.router_disagreement > 0.5
     assert other.logprob_mismatch_mean > 100 * own.logprob_mismatch_mean
 
 
+def test_recomputed_layers_take_the_same_routes():
+    model = make_model(family("qwen3_moe"))
+    groups = turned(sampled(model, torch.float32))
+    kept = stepped(model, groups, torch.float32, micro_batch_tokens=12)
+    again = stepped(model, groups, torch.float32, micro_batch_tokens=12, recomputes=True)
+    assert again.grad_norm == kept.grad_norm > 0
+    assert again.expert_load_max == kept.expert_load_max
+
+
+def without_routes(groups) -> list[RolloutGroup]:
+    spans = [[[replace(s, routes=b"") for s in r.trajectory.spans] for r in group.rollouts] for group in groups]
+    return [
+        replace(
+            group,
+            rollouts=tuple(
+                replace(rollout, trajectory=replace(rollout.trajectory, spans=tuple(own)))
+                for rollout, own in zip(group.rollouts, of_group, strict=True)
+            ),
+        )
+        for group, of_group in zip(groups, spans, strict=True)
+    ]
+
+
 def test_replay_brings_a_trainer_in_bfloat16_closer_to_its_engine():
-    model = make_model(replace(family("glm4_moe"), settings={"num_hidden_layers": 6, "num_local_experts": 16}))
+    model = make_model(family("gpt_oss"))
     groups = sampled(model.eval(), torch.bfloat16)
-    with_routes = stepped(model, groups, torch.bfloat16)
-    assert with_routes.router_disagreement is not None
+    replayed = stepped(model, groups, torch.bfloat16)
+    apart = stepped(model, without_routes(groups), torch.bfloat16)
+    assert apart.router_disagreement is None
+    assert 0 < replayed.router_disagreement < 0.5
+    assert replayed.logprob_mismatch_max < apart.logprob_mismatch_max / 2
 
 
 def test_a_restored_step_has_the_same_routes():
