@@ -16,6 +16,7 @@ from paceline.errors import ConfigError
 from paceline.models.activations import recompute
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.routing import routing_of
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
@@ -48,8 +49,32 @@ def sampled(model, dtype: torch.dtype, decoder: type | None = None) -> tuple[Rol
     )
 
 
+class Half(Ranks):
+    """One of two ranks that each compute a share of the samples; hears what the other said, if it was here before."""
+
+    shares = size = 2
+
+    def __init__(self, share: int, other: "Half | None" = None) -> None:
+        self.share, self.said = share, ""
+        self.heard = "[]" if other is None else other.said
+
+    def passes(self, counts) -> int:
+        return max(counts)
+
+    def all_gather_text(self, text: str) -> list[str]:
+        self.said = text
+        return [text, self.heard]
+
+
 def stepped(
-    model, groups, dtype: torch.dtype, *, micro_batch_tokens: int = 4096, kind: str = "packed", recomputes: bool = False
+    model,
+    groups,
+    dtype: torch.dtype,
+    *,
+    micro_batch_tokens: int = 4096,
+    kind: str = "packed",
+    recomputes: bool = False,
+    ranks: Ranks = ONE_RANK,
 ) -> UpdateStats:
     """What a step on groups reports, with a learning rate of 0."""
     forward = replace(choose_forward(model.train(), dtype), kind=kind)
@@ -63,6 +88,7 @@ def stepped(
         optim=OptimConfig(micro_batch_tokens=micro_batch_tokens),
         temperature=1.0,
         max_completion_length=6,
+        ranks=ranks,
     )
     return learner.step(groups, learning_rate=0.0)
 
@@ -101,6 +127,16 @@ def test_loads_are_the_same_however_a_step_is_cut():
         cut = stepped(model, groups, torch.float32, micro_batch_tokens=tokens, kind=kind)
         for name in ("router_disagreement", "expert_load_max", "experts_unused"):
             assert getattr(cut, name) == getattr(whole, name)
+
+
+def test_loads_are_the_same_on_two_ranks():
+    model = make_model(family("qwen3_moe"))
+    groups = sampled(model, torch.float32)
+    whole, first = stepped(model, groups, torch.float32), Half(0)
+    alone = stepped(model, groups, torch.float32, ranks=first)
+    both = stepped(model, groups, torch.float32, ranks=Half(1, first))
+    assert both.expert_load_max == whole.expert_load_max != alone.expert_load_max
+    assert both.experts_unused == whole.experts_unused
 
 
 def other_experts(routes: bytes) -> bytes:
