@@ -166,6 +166,7 @@ bench: $(VENV)/installed-bench $(SMOLLM2) ## Run the benchmarks, hours on a CPU;
 	-$(BIN)/python benchmarks/bench_busy.py
 	-$(BIN)/python benchmarks/bench_conversations.py
 	-$(BIN)/python benchmarks/bench_rows.py
+	-OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python benchmarks/bench_routes.py
 	-$(BIN)/python benchmarks/bench_refusals.py
 	-$(BIN)/python benchmarks/bench_plan.py
 	-$(BIN)/python benchmarks/bench_pages.py

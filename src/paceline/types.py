@@ -68,7 +68,14 @@ class Completion:
     """Optimiser updates of the weights that sampled the first token; later tokens are never of older weights."""
     weight_changes: tuple[WeightChange, ...] = ()
     """Weight changes in the order of the tokens; empty if all tokens are of the same weights."""
+    routes: bytes = b""
+    """Routes of the sampled tokens, as `Span.routes`; that of the last one is unknown, as the model did not read it."""
+    prompt_routes: bytes = b""
+    """Routes of the tokens of the request's prompt, as far as this request computed them."""
 
+
+UNKNOWN_ROUTE = b"\xff"
+"""Byte of a route that is not known."""
 
 SpanWriter = Literal["prompt", "policy", "environment", "demonstration"]
 """Who wrote a token: the prompt of a row, the model that is trained, what stands between two of its turns, or a given
@@ -101,6 +108,20 @@ class Span:
     """For each token, the ids that truncated sampling kept; empty: sampling was not truncated."""
     teacher_logprobs: tuple[float, ...] = ()
     """Log probability of each token in nats under a teacher; empty: there is no teacher."""
+    routes: bytes = b""
+    """Experts that the engine's routers chose for each token, layer by layer: a byte for each number, or two (the lower
+    one first) from 256 experts on, all bits set where it is unknown. Empty: none is known."""
+
+
+def routes_of(spans: Sequence[Span], count: int | None = None) -> bytes:
+    """Return the routes of spans end to end, of their first `count` tokens if that is given; empty: none is known.
+
+    >>> routes_of([Span(by="prompt", tokens=(5, 6)), Span(by="policy", tokens=(7,), routes=bytes([1, 0]))]).hex()
+    'ffffffff0100'
+    """
+    width = next((len(span.routes) // len(span.tokens) for span in spans if span.routes), 0)
+    routes = b"".join(span.routes or UNKNOWN_ROUTE * (width * len(span.tokens)) for span in spans)
+    return routes if count is None else routes[: count * width]
 
 
 def tokens_of(spans: Sequence[Span]) -> tuple[int, ...]:
@@ -221,8 +242,8 @@ def completed(prompt_ids: tuple[int, ...], completion: Completion) -> Trajectory
     """Return the trajectory of one turn behind a prompt, without an environment."""
     return Trajectory(
         spans=(
-            Span(by="prompt", tokens=prompt_ids),
-            Span(by="policy", tokens=completion.token_ids, logprobs=completion.logprobs),
+            Span(by="prompt", tokens=prompt_ids, routes=completion.prompt_routes),
+            Span(by="policy", tokens=completion.token_ids, logprobs=completion.logprobs, routes=completion.routes),
         ),
         finish_reason=completion.finish_reason,
         text=completion.text,

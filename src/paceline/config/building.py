@@ -197,6 +197,9 @@ def _check_processes(config: Config) -> None:
     elif config.parallel.sampling_ranks == 0:
         ahead, rule = config.cluster.max_staleness, "be 0 without --cluster or --sampling-ranks"
         require(ahead == 0, "max_staleness", ahead, rule, "those who sample also train, and take turns")
+    replay, rule = config.engine.router_replay, "be auto or false with --pipeline-parallel"
+    right, why = replay != "true" or config.parallel.pipeline_parallel == 1, "its stages take no routes"
+    require(right, "router_replay", replay, rule, why)
     if config.parallel.zero_stage:
         rule = "be adamw with --zero-stage above 0"
         require(kind == "adamw", "optimizer", kind, rule, "its state is sliced already")

@@ -38,7 +38,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("enable_thinking", "chat_template_kwargs", "max_prompt_length", "long_prompts", "shuffle", "dataset_size"),
         *("on_bad_row", "seed"),
         *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop"),
-        *("engine", "engine_quantization", "rollout_func"),
+        *("engine", "engine_quantization", "router_replay", "rollout_func"),
         *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
         *("environment", "max_turns", "max_turn_length", "max_observation_length", "history"),
         # completions are worth something else

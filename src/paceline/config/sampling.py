@@ -99,6 +99,10 @@ class EngineConfig:
     """fp8: `local` multiplies the layers' weights in eight bits, half the bytes of bfloat16, on a GPU of compute
     capability 8.9 or higher; training is as before, and `rollout_correction` is token_truncate unless given. A CPU
     computes the same numbers and saves nothing."""
+    router_replay: Literal["auto", "true", "false"] = "auto"
+    """Train each token of a mixture of experts through the experts that its routers chose when the engine computed it,
+    which `local` notes; they are kept with the rollouts, so that a resumed run takes them too. auto: where the model
+    has experts, `local` samples, and the precision of the products is 16 bits, in which routers choose otherwise."""
     concurrent_sequences: Annotated[int, AT_LEAST_1] = 256
     """Completions computed at the same time, at most; finished ones make room for waiting prompts."""
     vllm_memory: Annotated[
@@ -121,6 +125,8 @@ class EngineConfig:
         right = self.engine_quantization == "none" or self.engine == "local"
         rule, why = "be none with --engine vllm", "weights that vLLM is given anew stay as they are"
         require(right, "engine_quantization", self.engine_quantization, rule, why)
+        right, why = self.router_replay != "true" or self.engine == "local", "vLLM's choices are not read"
+        require(right, "router_replay", self.router_replay, "be auto or false with --engine vllm", why)
         if self.engine != "vllm":
             names = ("vllm_memory", "vllm_tensor_parallel", "vllm_eager")
             check_unused(self, names, without="--engine vllm", why="there is no vLLM then")

@@ -1,6 +1,6 @@
 """Episodes under way, and the trajectories and tasks that they leave."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,7 @@ from paceline.episodes.chat import EpisodeChat
 from paceline.episodes.conversations import Conversations
 from paceline.episodes.episode import Running
 from paceline.episodes.waits import NextTurn
-from paceline.types import Completion, Task, Trajectory, WeightChange
+from paceline.types import UNKNOWN_ROUTE, Completion, Span, Task, Trajectory, WeightChange
 
 
 class RunningEpisode:
@@ -65,6 +65,33 @@ def task_of(running: RunningEpisode) -> Task:
     return replace(task, prompt=chat.prompt, prompt_ids=chat.prompt_ids, messages=chat.opening)
 
 
+def _with_routes(spans: list[Span], completions: Sequence[Completion]) -> list[Span]:
+    """Return the spans with what their turns' engine noted of routes.
+
+    A token keeps the routes that it was sampled or first read with; a later request's prompt gives those that are not
+    known yet.
+    """
+    width = next((len(c.routes) // len(c.token_ids) for c in completions if c.routes), 0)
+    if not width:
+        return spans
+    routes, row, turns = list[bytearray](), list[int](), iter(completions)
+    for number, span in enumerate(spans):
+        row = [number] if span.by == "prompt" else [*row, number]
+        routes.append(bytearray(UNKNOWN_ROUTE * (width * len(span.tokens))))
+        if span.by != "policy":
+            continue
+        turn, start = next(turns), 0
+        routes[number][:] = turn.routes or routes[number]
+        for earlier in row[:-1]:  # the turn's prompt
+            known = routes[earlier]
+            read = turn.prompt_routes[start : start + len(known)]
+            start += len(known)
+            for at in range(0, len(read), width):
+                if not known[at : at + width].strip(UNKNOWN_ROUTE):
+                    known[at : at + width] = read[at : at + width]
+    return [replace(span, routes=bytes(of_span)) for span, of_span in zip(spans, routes, strict=True)]
+
+
 def with_samples(running: RunningEpisode) -> Trajectory:
     """Return an episode's trajectory with what the engine sampled for each of its turns."""
     trajectory, completions = running.trajectory, running.completions
@@ -82,11 +109,12 @@ def with_samples(running: RunningEpisode) -> Trajectory:
         )
         length += len(completion.token_ids)
     sampled = iter(completions)
+    spans = [
+        replace(span, logprobs=next(sampled).logprobs) if span.by == "policy" else span for span in trajectory.spans
+    ]
     return replace(
         trajectory,
-        spans=tuple(
-            replace(span, logprobs=next(sampled).logprobs) if span.by == "policy" else span for span in trajectory.spans
-        ),
+        spans=tuple(_with_routes(spans, completions)),
         text="\n".join(completion.text for completion in completions),
         policy_version=first.policy_version,
         weight_changes=tuple(changes),

@@ -128,6 +128,19 @@ METRICS: Mapping[str, Metric] = {
         "where there is a second turn. A template, a cache or a position that differs shows from turn 2 on",
         optional=True,
     ),
+    "router_disagreement": Metric(
+        "share",
+        "routes of trained tokens, token by layer, where the trainer's router chose another set of experts than the "
+        "engine's; only where the engine notes them (--router-replay)",
+        optional=True,
+    ),
+    "expert_load_max": Metric(
+        "",
+        "trained tokens that the busiest expert took, over the mean of its layer's experts: 1 is even; this and the "
+        "next of models with experts only, and not where ranks share tokens or layers",
+        optional=True,
+    ),
+    "experts_unused": Metric("experts", "of all layers, that no trained token of the step took", optional=True),
     "weights_bytes": Metric(
         "bytes", "of the weights that each sampler, or rank with a copy, took to begin the step", optional=True
     ),

@@ -16,6 +16,7 @@ forward.py          hidden states of a micro-batch, packed where the model allow
 attention.py        attention over packed micro-batches, and the calls of a variable-length kernel for it
 attention_checks.py  what a pass over a few tokens cannot show of attention: windows longer than they are
 dense_attention.py  attention by the formulas, with sinks and a cap of the scores
+routing.py          routers of experts: their precision, what they choose, and what they are given to choose
 states.py           recurrent and convolutional layers over packed micro-batches, with prompts' states forked
 families/           what the layers of each family compute and where their modules are
 fused_layers.py     decoder layers that run packed micro-batches through kernels

@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.head import decoder_of, measured_head
 from paceline.models.parallel.context import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
+from paceline.models.routing import connect_routers, routing_of
 from paceline.models.rows import on_device, take_rows
 from paceline.models.states import STATEFUL, mixing_layers, open_doors
 from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
@@ -72,6 +73,8 @@ class PolicyForward:
                 f"a pipeline's stages send packed tokens, and this model computes padded rows ({self.reason}); "
                 "train it without a pipeline"
             )
+        # a stage computes several micro-batches before it goes back through the first, so no routes are given to it
+        tokens = replace(tokens, batch=replace(tokens.batch, routes=None))
         with self._keeping(model):
             return _packed_states(model, tokens, states)
 
@@ -90,6 +93,7 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     that log-probabilities computed from hidden states would be wrong.
     """
     restore_layers(model)  # of a model that was tried before
+    connect_routers(model)
     config = model.config.get_text_config()
     probe = _probe_batch(config.vocab_size, model.device, model.dtype)
     before = model.config._attn_implementation
@@ -118,6 +122,7 @@ def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
     """Set a model up as `choose_forward` has set up its small twin."""
     if twin.config._attn_implementation == NAME:
         model.set_attn_implementation(NAME)
+    connect_routers(model)
     if is_fused(twin):
         fuse_layers(model)
 
@@ -218,6 +223,8 @@ def _packed_states(
     model: PreTrainedModel, tokens: Tokens, states: Tensor | None, layout: PackedLayout | None = None
 ) -> Tensor:
     batch = tokens.batch
+    if (routing := routing_of(model)) is not None:
+        routing.begin(batch.routes, batch.sources)
     entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
     output = decoder_of(model)(
         **entering,
@@ -232,6 +239,9 @@ def _packed_states(
 
 def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     rows = on_device(padded_rows(batch), batch.input_ids.device)
+    if (routing := routing_of(model)) is not None:
+        routes = None if batch.routes is None else batch.routes[rows.index.flatten()]
+        routing.begin(None if routes is None else routes.where(rows.real.flatten()[:, None], 255), rows.sources)
     body = decoder_of(model)
     known = inspect.signature(body.forward).parameters
     positions = {"position_ids": batch.position_ids[rows.index]} if "position_ids" in known else {}

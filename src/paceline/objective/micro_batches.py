@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from paceline.objective.streams import LossStream, stream_of
-from paceline.types import Span, tokens_of
+from paceline.types import Span, routes_of, tokens_of
 
 Average = Literal["token", "sequence", "constant", "prompt", "sequence_sum"]
 Layout = Literal["packed", "padded"]
@@ -53,6 +53,8 @@ class Sample:
     together, and are one completion to averages."""
     turns: tuple[int, ...] | None = None
     """Number of the turn, from 0, of each span that is trained on; None: the first turn alone."""
+    prompt_routes: bytes = b""
+    """Routes of the prompt's tokens as `Span.routes`, the same in all rows of one prompt."""
 
     @property
     def length(self) -> int:
@@ -133,6 +135,8 @@ class MicroBatch:
     `rollout_correction` and `off_policy_threshold`."""
     ref_logprobs: Float[Tensor, " N"] | None = None
     """Logprobs of the reference; None: there is none, or another rank has the head."""
+    routes: UInt8[Tensor, "M B"] | None = None
+    """Experts that the engine chose for each input token, as `Span.routes`; None: they are not known."""
     is_idle: bool = False
     """True for a batch that is computed for the other ranks' sake, who make one pass more than this one has samples
     for; it adds nothing."""
@@ -203,17 +207,20 @@ def pack(
     chosen = [samples[index] for index in indices]
     numbers: dict[tuple[int, int], int] = {}
     prompts: list[tuple[int, ...]] = []
+    read = list[Span]()
     for sample in chosen:
         if (sample.group, sample.prompt) not in numbers:
             numbers[sample.group, sample.prompt] = len(prompts)
             prompts.append(sample.prompt_ids)
+            read.append(Span(by="prompt", tokens=sample.prompt_ids, routes=sample.prompt_routes))
     inputs = [token for prompt in prompts for token in prompt]
     positions = [position for prompt in prompts for position in range(len(prompt))]
     lengths = list[int]()
     for row, sample in enumerate(chosen):
-        read, prompt_length = sample.completion_ids[:-1], len(sample.prompt_ids)
-        inputs.extend(read)
-        positions.extend(range(prompt_length, prompt_length + len(read)))
+        input_ids, prompt_length = sample.completion_ids[:-1], len(sample.prompt_ids)
+        inputs.extend(input_ids)
+        read.append(Span(by="policy", tokens=input_ids, routes=routes_of(sample.spans, len(input_ids))))
+        positions.extend(range(prompt_length, prompt_length + len(input_ids)))
         if sample.completion is not None and row and sample.completion == chosen[row - 1].completion:
             lengths[-1] += sample.num_targets
         else:
@@ -244,7 +251,14 @@ def pack(
         advantages=advantages.repeat_interleave(span_lengths),
         rollout_logprobs=torch.tensor([value for span in trained for value in span.logprobs], dtype=dtype),
         turns=turns,
+        routes=_routes_tensor(read),
     )
+
+
+def _routes_tensor(spans: Sequence[Span]) -> UInt8[Tensor, "M B"] | None:
+    """Return the routes of spans end to end; None where none is known."""
+    routes, tokens = routes_of(spans), sum(len(span.tokens) for span in spans)
+    return torch.frombuffer(bytearray(routes), dtype=torch.uint8).view(tokens, -1) if routes else None
 
 
 def sources_of(

@@ -73,7 +73,7 @@ def load(
 
     tokenizer = load_tokenizer(config.model)
     policy = load_model(config.model)
-    engine = make_engine(config, policy, tokenizer)
+    engine = make_engine(config, policy, tokenizer, for_training=False)
     ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
     tokens, problem = None, ""
     try:

@@ -1,5 +1,6 @@
 """The engine around a policy's weights, and how long its sequences can be."""
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
@@ -17,8 +18,9 @@ def make_engine(
     tokenizer: PreTrainedTokenizerBase,
     *,
     take_newer: TakeNewer | None = None,
+    for_training: bool = True,
 ) -> TrainedEngine:
-    """The engine on the policy's own weights, or on vLLM's copy of them."""
+    """The engine on the policy's own weights, or on vLLM's copy of them; its completions may be trained on or not."""
     fix_lengths(config, policy)
     ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
     options = config.engine
@@ -31,6 +33,7 @@ def make_engine(
             eos_token_ids=ends,
             take_newer=take_newer,
             quantization=options.engine_quantization,
+            notes_routes=for_training and replays_routes(config, policy.compute_dtype),
         )
     from paceline.engines.vllm.engine import VllmEngine
 
@@ -50,6 +53,13 @@ def make_engine(
         room=room,
         take_newer=take_newer,
     )
+
+
+def replays_routes(config: Config, compute_dtype: torch.dtype) -> bool:
+    """Return whether a model with experts is trained through those that the engine's routers chose."""
+    replay = config.engine.router_replay
+    is_possible = config.engine.engine == "local" and config.parallel.pipeline_parallel == 1
+    return replay == "true" or (replay == "auto" and is_possible and compute_dtype.itemsize == 2)
 
 
 def longest_sequence(config: Config, policy: Loaded) -> int:

@@ -51,7 +51,7 @@ def measure(
         from paceline.training.records import engine_sentences, of_machine
 
     policy = load_model(config.model) if objects.model is None else adopt_model(objects.model, config.model)
-    engine = make_engine(config, policy, tokenizer)
+    engine = make_engine(config, policy, tokenizer, for_training=False)
     for note in (*of_machine(policy), *engine_sentences(engine)):
         say(note)
     with nullcontext() if conversations is None else conversations.hosts:

@@ -36,6 +36,9 @@ NOTHING = UpdateStats(
     logprob_mismatch_mean=None,
     logprob_mismatch_max=None,
     logprob_mismatch_by_turn=None,
+    router_disagreement=None,
+    expert_load_max=None,
+    experts_unused=None,
 )
 
 

@@ -27,6 +27,7 @@ OURS = (
     *("groups_zero_deviation", "groups_no_reward", "groups_filtered", "groups_surplus", "groups_missing", "refills"),
     *("rollouts_without_reward", "rollouts_masked", "correction_masked_fraction", "off_policy_fraction"),
     *("skipped_fraction", "rows_left_out", "prompts_truncated"),
+    *("router_disagreement", "expert_load_max", "experts_unused"),
 )
 """Metrics of a step without a name in TRL."""
 _REFUSED = re.compile(r"[^\w.: /-]")

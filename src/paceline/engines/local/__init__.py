@@ -3,6 +3,7 @@
 engine.py        the engine, and which decoder it samples with
 scheduling.py    when prompts enter, rows are refilled, and the batch shrinks and grows
 rows.py          which completion sits in which row, and contexts of conversations between their turns
+routes.py        which experts the routers chose for each completion's tokens
 decoder.py       the interface of what computes logits; any model of transformers by its own forward pass
 fused.py         models whose layers have a plan, in few operations
 mixers.py        the interface of mixers that keep a state instead of keys and values

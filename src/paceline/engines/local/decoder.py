@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from typing_extensions import override
@@ -19,6 +19,7 @@ from paceline.engines import Sampling
 from paceline.engines.local.attention import Context
 from paceline.engines.sampling import draw
 from paceline.models.plain_forward import computing_in
+from paceline.models.routing import noted_routes
 
 TOKENS_AT_ONCE = 8192
 """Tokens of contexts that `RecomputingDecoder` computes together, at most (a longer context is computed alone)."""
@@ -53,6 +54,14 @@ class Decoder(Protocol):
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
         """Append one token to every row, and draw the next ones from the logits after it."""
         return draw(self.step(tokens), uniform, sampling)
+
+    def step_routes(self) -> UInt8[Tensor, "S B"] | None:
+        """Return the routes of the tokens that the latest step appended; None: they are not known."""
+        return None
+
+    def prompt_routes(self) -> Sequence[UInt8[Tensor, "L B"] | None]:
+        """Return the routes of each prompt of the latest admission; empty: they are not known."""
+        return ()
 
     def reread(self) -> None:
         """Use the model's changed weights from now on. The cache stays as it is."""
@@ -130,6 +139,7 @@ class PlainDecoder(_ModelDecoder):
         for row, prompt in enumerate(prompts):
             ids[row, longest - len(prompt) :] = torch.tensor(prompt)
             mask[row, longest - len(prompt) :] = 1
+        self._lengths = [len(prompt) for prompt in prompts]
         self._mask = mask.to(self._model.device)
         logits = self._forward(ids.to(self._model.device), (self._mask.cumsum(-1) - 1).clamp_(min=0))
         counts = torch.tensor([len(members) for members in rows], device=self._model.device)
@@ -141,6 +151,18 @@ class PlainDecoder(_ModelDecoder):
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         self._mask = torch.cat((self._mask, self._mask.new_ones(len(tokens), 1)), dim=-1)
         return self._forward(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
+
+    @override
+    def step_routes(self) -> UInt8[Tensor, "S B"] | None:
+        return noted_routes(self._model)
+
+    @override
+    def prompt_routes(self) -> Sequence[UInt8[Tensor, "L B"] | None]:
+        routes = noted_routes(self._model)
+        if routes is None:
+            return ()
+        padded = routes.unflatten(0, (len(self._lengths), -1))
+        return [row[-length:] for row, length in zip(padded, self._lengths, strict=True)]
 
     @override
     @torch.no_grad()
@@ -162,11 +184,11 @@ class RecomputingDecoder(_ModelDecoder):
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        self._contexts = list[list[int]]()
+        self._contexts, self._routes = list[list[int]](), list[Tensor]()
 
     @override
     def end(self) -> None:
-        del self._contexts
+        del self._contexts, self._routes
 
     @override
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
@@ -181,6 +203,14 @@ class RecomputingDecoder(_ModelDecoder):
         return self._after(self._contexts)
 
     @override
+    def step_routes(self) -> UInt8[Tensor, "S B"] | None:
+        return torch.stack([routes[-1] for routes in self._routes]) if self._routes else None
+
+    @override
+    def prompt_routes(self) -> Sequence[UInt8[Tensor, "L B"] | None]:
+        return self._routes
+
+    @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         self._contexts = [self._contexts[row] for row in keep.tolist()]
 
@@ -190,9 +220,13 @@ class RecomputingDecoder(_ModelDecoder):
         members = dict[int, list[int]]()
         for index, context in enumerate(contexts):
             members.setdefault(len(context), []).append(index)
-        parts = list[Tensor]()
+        parts, noted = list[Tensor](), list[Tensor]()
         for length, indices in members.items():
             ids = torch.tensor([contexts[index] for index in indices], device=self._model.device)
-            parts += [self._last_logits(some, use_cache=False) for some in ids.split(max(1, TOKENS_AT_ONCE // length))]
-        order = torch.tensor([index for indices in members.values() for index in indices])
-        return torch.cat(parts).index_select(0, order.argsort().to(self._model.device))
+            for some in ids.split(max(1, TOKENS_AT_ONCE // length)):
+                parts.append(self._last_logits(some, use_cache=False))
+                if (routes := noted_routes(self._model)) is not None:
+                    noted += routes.unflatten(0, some.shape)
+        order = torch.tensor([index for indices in members.values() for index in indices]).argsort()
+        self._routes = [noted[index] for index in order.tolist()] if noted else []
+        return torch.cat(parts).index_select(0, order.to(self._model.device))

@@ -28,6 +28,7 @@ from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.local.operations import kernels_reason
 from paceline.engines.local.rings import rings_problem
+from paceline.engines.local.routes import RouteLog
 from paceline.engines.local.rows import ASSUMED_FREE, PARKED_SHARE, Parked, SamplingJob
 from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.local.weights import unsupported_reason
@@ -41,6 +42,7 @@ from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.families import layer_plans
 from paceline.models.head import measured_head
 from paceline.models.plain_forward import MISFITS, evaluating, plain_logits
+from paceline.models.routing import connect_routers
 from paceline.runtime.devices import free_memory
 from paceline.types import Completion
 
@@ -79,6 +81,7 @@ class LocalEngine(TrainedEngine):
         take_newer: TakeNewer | None = None,
         parked_bytes: int | None = None,
         quantization: Literal["none", "fp8"] = "none",
+        notes_routes: bool = False,
     ) -> None:
         """Choose the decoder, by a short comparison with the model's own logits.
 
@@ -87,6 +90,7 @@ class LocalEngine(TrainedEngine):
         `take_newer` is asked before each token; None: a call ends with the weights that it began with. `parked_bytes`
         bounds what is kept between turns; None: a share of the memory that is free at a call. With fp8 the weights of
         layers and what they are multiplied by are rounded to eight bits; head, embedding and cache are not.
+        `notes_routes`: completions say which experts the model's routers chose; no step is recorded as a CUDA graph.
 
         Raises:
             ModelError: no decoder gives the model's own logits, or this model or device has no products in eight bits.
@@ -96,7 +100,10 @@ class LocalEngine(TrainedEngine):
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens, self._parked_bytes = concurrent_sequences, eos_token_ids, parked_bytes
-        self._decoder, self.path, self.path_reason = choose_decoder(model, compute_dtype, float8=quantization == "fp8")
+        self._routing = connect_routers(model)
+        self._notes_routes = notes_routes and self._routing is not None
+        how = {"float8": quantization == "fp8", "records": not self._notes_routes}
+        self._decoder, self.path, self.path_reason = choose_decoder(model, compute_dtype, **how)
 
     @override
     def take_weights(self, policy_version: int) -> None:
@@ -143,6 +150,7 @@ class LocalEngine(TrainedEngine):
             more = further.take(wait=wait)
             return None if more is None else call.add(more)
 
+        routes = self._route_log(wanted=self._notes_routes)
         with torch.inference_mode(self._decoder.refills), evaluating(self._model):
             if self._take_newer is not None:
                 self._take_newer()
@@ -158,13 +166,19 @@ class LocalEngine(TrainedEngine):
                 on_ended=None if on_finished is None else tell,
                 take_jobs=None if further is None else take_jobs,
                 parked=Parked(0 if further is None else self._most_parked()),
+                routes=routes,
             )
             sampled = scheduler.run()
         refuse_not_finite(
             np.concatenate([logprobs for _, logprobs, _ in sampled] or [np.zeros(0)]), self.policy_version
         )
         lists = [(tokens.tolist(), logprobs.tolist(), versions) for tokens, logprobs, versions in sampled]
-        completions = iter(completions_of(self._tokenizer, stopping, lists, call.limits))
+        made = completions_of(self._tokenizer, stopping, lists, call.limits)
+        if routes is not None:
+            prompts = [len(request.prompt_ids) for request in call.requests for _ in request.keys]
+            noted = routes.by_completion([*zip(prompts, (len(own.token_ids) for own in made), strict=True)])
+            made = [replace(own, prompt_routes=of[0], routes=of[1]) for own, of in zip(made, noted, strict=True)]
+        completions = iter(made)
         return [tuple(next(completions) for _ in request.keys) for request in call.requests]
 
     @override
@@ -212,6 +226,7 @@ class LocalEngine(TrainedEngine):
 
         vocab_size = self._model.get_output_embeddings().weight.shape[0]
         stopping = Stopping(self._tokenizer, self._end_tokens, (), vocab_size)
+        self._route_log(wanted=False)
         with torch.inference_mode(self._decoder.refills), evaluating(self._model):
             Scheduler(
                 decoder=self._decoder,
@@ -228,6 +243,12 @@ class LocalEngine(TrainedEngine):
                 on_drawn=tell,
                 room=length,
             ).run()
+
+    def _route_log(self, *, wanted: bool) -> RouteLog | None:
+        """Let the routers choose for themselves, after passes of a trainer on the same model; note it if `wanted`."""
+        if self._routing is not None:
+            self._routing.rest(notes=wanted)
+        return RouteLog(self._decoder) if wanted else None
 
     def _most_parked(self) -> int:
         if self._parked_bytes is not None:
@@ -295,7 +316,9 @@ def jobs_of(
 # --- the decoder: the fastest whose logits equal the model's own on a short made-up batch
 
 
-def choose_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = False) -> tuple[Decoder, Path, str]:
+def choose_decoder(
+    model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = False, records: bool = True
+) -> tuple[Decoder, Path, str]:
     """Try the decoders from the fastest on; returns the one taken, and why not a faster one.
 
     The fused one is tried as it will compute, in `dtype`. The others run the model itself: they are tried in the
@@ -318,7 +341,8 @@ def choose_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool =
     if problem is None:
         reason = "its logits agree with the model's own forward pass"
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
-        return fused_decoder(model, dtype, head), "fused", f"{reason}; {kernels}"
+        decoder = fused_decoder(model, dtype, head, records=records)
+        return decoder, "fused", f"{reason}; {kernels}"
     cached = _problem("plain", model, lambda: PlainDecoder(model, model.dtype), model.dtype)
     if cached is None:
         return PlainDecoder(model, dtype), "plain", problem
@@ -345,9 +369,14 @@ def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, 
 
 
 def fused_decoder(
-    model: PreTrainedModel, dtype: torch.dtype, head: HeadRule | None = None, *, float8: bool = False
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    head: HeadRule | None = None,
+    *,
+    float8: bool = False,
+    records: bool = True,
 ) -> Decoder:
-    """Make the fused decoder; on CUDA, if the kernel supports it, with steps that are recorded and replayed.
+    """Make the fused decoder; on CUDA, if the kernel supports it and with `records`, its steps are recorded graphs.
 
     Windows, caps, sinks and parts of a rotation are computed by torch's operations there. `head` None: it is measured.
     """
@@ -360,7 +389,7 @@ def fused_decoder(
         model,
         dtype,
         attention=FlashKernel(),
-        record=record_cuda_graph,
+        record=record_cuda_graph if records else None,
         free_bytes=lambda: free_cuda_bytes(device),
         between=cuda_kernels(device, dtype),
         head=rule,

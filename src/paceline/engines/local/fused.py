@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
@@ -26,6 +26,7 @@ from paceline.engines.local.tables import TableAttention
 from paceline.engines.local.weights import PreparedAttention, PreparedBlock, prepared_weights
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
 from paceline.kernels.logprobs import PLAIN, HeadRule
+from paceline.models.routing import noted_routes
 
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
@@ -240,6 +241,10 @@ class FusedDecoder(Decoder):
     def _logits(self, normed: Float[Tensor, "N W"]) -> Float[Tensor, "N V"]:
         logits, cap = self._kernels.linear(normed, self._weights.head), self._head.cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+    @override
+    def step_routes(self) -> UInt8[Tensor, "S B"] | None:
+        return noted_routes(self._model)
 
     def _embedded(self, tokens: Int[Tensor, " N"]) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
         """Return the residual stream after the embedding, and its norm for the first block."""

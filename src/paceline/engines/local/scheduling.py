@@ -20,6 +20,7 @@ from torch import Tensor
 from paceline.engines import Sampling, TakeNewer
 from paceline.engines.local.attention import Context
 from paceline.engines.local.decoder import Decoder, rounded_up
+from paceline.engines.local.routes import RouteLog
 from paceline.engines.local.rows import FREE, Parked, Rows, SamplingJob, reading_pays
 from paceline.engines.requests import Stopping
 from paceline.engines.sampling import draw_each, uniforms
@@ -86,6 +87,8 @@ class Scheduler:
     """Called with each step's tokens; then no tokens are kept, and `run` returns an empty list."""
     room: int = 0
     """Largest number of tokens of a prompt and its completion together; 0: that of the first jobs."""
+    routes: RouteLog | None = None
+    """Takes the routes of all tokens; None: they are not wanted."""
 
     def __post_init__(self) -> None:
         self._waiting, self._num_sequences = list[SamplingJob](), 0
@@ -132,6 +135,8 @@ class Scheduler:
                 continue  # all that entered ended with their first token, or all others have ended
             self._take_weights()
             self._tokens, logprobs = self._draw_next(self._next_uniforms())
+            if self.routes is not None:
+                self.routes.appended(self._rows.sequence, self._rows.num_sampled)
             self._note(slice(None), self._tokens, logprobs)
             if self._unread:
                 self._feed_unread()
@@ -251,6 +256,8 @@ class Scheduler:
         for job, taken in zip(entering, self._rows.take(entering), strict=True):
             members.setdefault(job.prompt_ids, []).extend(taken.tolist())
         logits = self.decoder.admit(list(members), list(members.values()))
+        if self.routes is not None:
+            self.routes.admitted(self._rows.sequence[taken].tolist() for taken in members.values())
         rows = np.concatenate(list(members.values()))
         prompt_of = np.repeat(np.arange(len(members)), [len(each) for each in members.values()])
         uniform = uniforms(self._to_device(self._rows.keys[rows]), self._to_device(np.zeros(len(rows), dtype=np.int64)))
@@ -350,6 +357,8 @@ class Scheduler:
         sequences = np.where(self._rows.sequence[rows] == draw.sequences, draw.sequences, FREE)
         if self.on_drawn is None:
             self._log.append(_Drawn(sequences, tokens, draw.logprobs, draw.policy_version))
+        if self.routes is not None and isinstance(rows, slice):  # a step, and no admission
+            self.routes.read(self._rows.sequence)
         num_sampled, living = self._rows.num_sampled[rows] - len(self._on_the_way), sequences != FREE
         if self._history:
             self._rows.history[self._rows.numbers(rows)[living], num_sampled[living] - 1] = tokens[living]
@@ -368,8 +377,7 @@ class Scheduler:
     def _end(self, numbers: np.ndarray) -> None:
         """Report the completions of these rows, park those that may be continued, and free the rows."""
         if self.on_ended is not None:
-            ended_now = [(int(self._rows.sequence[row]), self._sampled_by(row)) for row in numbers]
-            continued = self.on_ended(ended_now)
+            continued = self.on_ended([(int(self._rows.sequence[row]), self._sampled_by(row)) for row in numbers])
             if self.take_jobs is not None and self._parks and any(continued):
                 self._park(numbers[continued])
         for sequence in self._rows.sequence[numbers].tolist() if self._unread else ():
@@ -385,8 +393,7 @@ class Scheduler:
             self.parked.park(sequence, context.until(length))
 
     def _sampled_by(self, row: int) -> list[int]:
-        count = self._rows.num_sampled[row] - len(self._on_the_way)
-        tokens: list[int] = self._rows.history[row, :count].tolist()
+        tokens: list[int] = self._rows.history[row, : self._rows.num_sampled[row] - len(self._on_the_way)].tolist()
         return tokens
 
     def _to_device(self, values: np.ndarray) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedConfig
@@ -158,8 +158,8 @@ def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
     ranks, rank, device = dist.get_world_size(group), dist.get_rank(group), batch.input_ids.device
     sources = sources_of(batch.prompt_lengths, batch.prompt_of_sample, batch.input_lengths, batch.runs)
 
-    def every(tokens: Int[Tensor, " M"]) -> Int[Tensor, " m"]:
-        return pad(tokens, (0, -len(tokens) % ranks))[rank::ranks]
+    def every(tokens: Shaped[Tensor, "M ..."]) -> Shaped[Tensor, "m ..."]:
+        return pad(tokens, (0, 0) * (tokens.dim() - 1) + (0, -len(tokens) % ranks))[rank::ranks]
 
     mine, places, longest = deal(sources, ranks, rank)
     rows = to_device(torch.tensor([sources[target] // ranks for target in mine], dtype=torch.int64), device)
@@ -171,6 +171,7 @@ def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
             position_ids=every(batch.position_ids),
             sources=rows,
             targets=batch.targets[targets],
+            routes=None if batch.routes is None else every(batch.routes),
         ),
         exchange=Exchange(group=group, tokens=len(batch.input_ids)),
         mine=targets,

@@ -17,6 +17,7 @@ from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
+from paceline.models.routing import rest_routers
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import return_free_memory
@@ -55,6 +56,7 @@ class WholeModel(ForwardBackward):
             for number, batch in enumerate(batches):
                 ACTIVITY.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
                 computed.append(self._values(loaded, batch))
+        rest_routers(loaded.model)
         self.parallel_layout.rest(loaded.model)
         return computed
 
@@ -69,6 +71,7 @@ class WholeModel(ForwardBackward):
             if is_short:
                 return_free_memory(value.device)
             value.backward()
+            rest_routers(loaded.model)  # not earlier, as layers may be recomputed
 
     def _values(self, loaded: Loaded, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         layout, model, dtype = self.parallel_layout, loaded.model, loaded.compute_dtype

@@ -1,12 +1,14 @@
 """Gradients and updates: one policy, its optimiser and, for `beta` above 0, the reference."""
 
 import itertools
+import json
 import math
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.routing import routing_of
 from paceline.models.rows import on_device
 from paceline.objective.cutting import cut, input_tokens, share_out, shortest, units
 from paceline.objective.micro_batches import MicroBatch, Sample, pack, token_weights
@@ -89,6 +92,9 @@ class Learner:
             else Pipelined(forward=forward, temperature=temperature, parallel_layout=layout, stages=stages)
         )
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
+        # ranks that share tokens or layers see a part of the routers' choices each
+        is_shared = stages is not None or ranks.sizes.context > 1
+        self._routing = None if is_shared else routing_of(policy.model)
         self.budget = Budget(
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
         )
@@ -164,7 +170,7 @@ class Learner:
         references: list[Tensor | None] = [None] * len(batches)
         if self.reference is not None:
             with self.reference.without_adapter():
-                references = self._logprobs(self.reference, batches)
+                references = self._logprobs(self.reference, [replace(batch, routes=None) for batch in batches])
         return [
             replace(batch, ref_logprobs=reference, is_idle=number >= len(share))
             for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
@@ -294,6 +300,8 @@ class Learner:
             value, parts[number], totals = self._loss(
                 parts[number], logprobs, entropy, first=first, threshold=threshold
             )
+            if first and self._routing is not None:
+                totals |= self._routing.counts()
             sums.append(totals)
             return value
 
@@ -326,12 +334,18 @@ class Learner:
     def _sums(
         self, parts: Sequence[MicroBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
     ) -> UpdateSums:
+        loads = [part.pop("loads") for part in sums if "loads" in part]
         mine = read_sums(sums if self.ranks.speaks else [], norm)
         if self.ranks.speaks:
             mine["tokens"] = float(sum(part.num_targets for part in parts if not part.is_idle))
             layout = self.runner.forward.kind
             mine["forwarded"] = float(sum(part.num_forwarded(layout) for part in parts))
-        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(mine)))
+        values = merge_sums(self.ranks.collect(mine))
+        if not first or self._routing is None:
+            return UpdateSums(first=first, values=values)
+        text = json.dumps(torch.stack(loads).sum(0).tolist() if loads and self.ranks.speaks else [])
+        counted = [of_rank for one in self.ranks.all_gather_text(text) if (of_rank := json.loads(one))]
+        return UpdateSums(first=first, values=values, loads=np.array(counted).sum(0) if counted else None)
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what one update would find in these groups, without an update; every completion is computed."""

@@ -43,9 +43,9 @@ def rows_of(groups: Sequence[RolloutGroup], chosen: Sequence[Sequence[Rollout]])
     """The rows of each rollout `chosen` of each group, in order: at least one, without tokens where it has none."""
     rows = list[list[Sample]]()
     for number, (group, rollouts) in enumerate(zip(groups, chosen, strict=True)):
-        prompts = _prompts(group, rollouts)
+        prompts, routes = _prompts(group, rollouts), dict[int, bytes]()
         for rollout in rollouts:
-            rows.append(_rows(number, group, rollout, len(rows), prompts))
+            rows.append(_rows(number, group, rollout, len(rows), prompts, routes))
     return rows
 
 
@@ -69,14 +69,23 @@ def _prompts(group: RolloutGroup, rollouts: Sequence[Rollout]) -> dict[tuple[int
 
 
 def _rows(
-    number: int, group: RolloutGroup, rollout: Rollout, completion: int, prompts: dict[tuple[int, ...], int]
+    number: int,
+    group: RolloutGroup,
+    rollout: Rollout,
+    completion: int,
+    prompts: dict[tuple[int, ...], int],
+    routes: dict[int, bytes],
 ) -> list[Sample]:
-    """The rows of completion number `completion` of the step; `prompts` numbers those of the group's rows."""
+    """The rows of completion number `completion` of the step; `prompts` numbers those of the group's rows.
+
+    `routes` are those of each prompt as the first row has them, so that they do not depend on how rows are cut.
+    """
     masked, task_prompt, turn, rows = rollout.dropped == "truncated", group.task.prompt_ids, 0, list[Sample]()
     credit, of_rows = rollout.turn_advantages, rollout.trajectory.rows
     for context, *behind in of_rows:
         prompt_ids = context.tokens if context.tokens in prompts else task_prompt
         rest, spans, turns = context.tokens[len(prompt_ids) :], list[Span](), list[int]()
+        cut = len(context.routes) // len(context.tokens) * len(prompt_ids)
         for span in behind:
             if stream_of(span) is not None:
                 turns += [turn] if span.tokens else []
@@ -91,7 +100,8 @@ def _rows(
                 group=number,
                 prompt=prompts[prompt_ids],
                 prompt_ids=prompt_ids,
-                spans=(*([Span(by="prompt", tokens=rest)] if rest else []), *spans),
+                prompt_routes=routes.setdefault(prompts[prompt_ids], context.routes[:cut]),
+                spans=(*([Span(by="prompt", tokens=rest, routes=context.routes[cut:])] if rest else []), *spans),
                 advantages=tuple(rollout.advantage if credit is None else credit[turn] for turn in turns),
                 masked=masked,
                 completion=completion if len(of_rows) > 1 else None,

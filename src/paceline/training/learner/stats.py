@@ -4,7 +4,9 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -57,6 +59,12 @@ class UpdateStats:
     """Largest mismatch of a token, in nats."""
     logprob_mismatch_by_turn: Mapping[str, float] | None
     """The mean over the tokens of each turn, by its number from 1; None where no turn is a second one."""
+    router_disagreement: float | None
+    """Share of the known routes of trained tokens where the trainer's routers chose another set of experts."""
+    expert_load_max: float | None
+    """Trained tokens of the expert that has the most, over the mean of its layer; None: there are no experts."""
+    experts_unused: int | None
+    """Number of experts, over all layers, that no trained token took."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +76,9 @@ class UpdateSums:
     values: Mapping[str, float]
     """Sums over tokens; the largest for names that end in `_max`; `loss`, `policy_loss` and `grad_norm`; `tokens`, the
     update's targets, and `forwarded`, its tokens that went through the model."""
+    loads: np.ndarray | None = None
+    """Trained tokens that took each expert of each layer, [R, E] over all ranks; None: there are no experts, or this is
+    a later pass over these rollouts."""
     skipped: bool = False
     """True if a number is not finite, so that nothing was updated."""
 
@@ -140,7 +151,22 @@ def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int,
         logprob_mismatch_mean=_per_token(first, "mismatch"),
         logprob_mismatch_max=max((update.values["mismatch_max"] for update in first), default=None),
         logprob_mismatch_by_turn=_by_turn([update.values for update in first]),
+        **_of_experts(first),
     )
+
+
+def _of_experts(updates: Sequence[UpdateSums]) -> dict[str, Any]:
+    """Return the numbers of routers and experts over a step's updates."""
+    loads = [update.loads for update in updates if update.loads is not None]
+    known, differ = (
+        sum(update.values.get(name, 0.0) for update in updates) for name in ("routes_known", "routes_differ")
+    )
+    total = sum(loads) if loads else None
+    return {
+        "router_disagreement": differ / known if known else None,
+        "expert_load_max": None if total is None else float((total / total.mean(-1, keepdims=True)).max()),
+        "experts_unused": None if total is None else int((total == 0).sum()),
+    }
 
 
 def _by_turn(updates: Sequence[Mapping[str, float]]) -> dict[str, float] | None:

@@ -6,6 +6,8 @@ A line is what `rollout_records` has of a rollout and, beside it, what only a le
     logprobs      as the engine reported them: little-endian floats in base64, of the narrowest type that holds them
     group_dropped, rollout_dropped   why its group, or it alone, is not trained on
     prompt_ids    in the first rollout of a group
+    routes        experts that the engine's routers chose for the tokens behind the first prompt, where it noted them
+    prompt_routes of the first prompt, in the first rollout of a group and where they differ from that one's
     episode       of a conversation, its turns with the observations behind them: no environment is asked again
 
 orjson encodes them: a run waits for its journal, and Python's own encoder takes more than twice as long.
@@ -16,7 +18,7 @@ import math
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import orjson
@@ -28,7 +30,7 @@ from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.records import EPISODE_FIELDS, TURN_FIELDS, rollout_record
 from paceline.training.rollouts.rounds import RolloutBatch, WeightTransfer
-from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory, Turn, WeightChange
+from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory, Turn, WeightChange, routes_of
 
 _TYPES = {"float32": "f", "float64": "d"}
 """Number types of logprobs: name in a line to the type code of `array`."""
@@ -50,8 +52,13 @@ def restorable_lines(groups: Sequence[RolloutGroup]) -> Iterator[bytes]:
             record["group_dropped"], record["rollout_dropped"] = group.dropped, rollout.dropped
             record["token_ids"] = rollout.trajectory.completion_ids
             record["logprobs"] = packed_floats(rollout.trajectory.logprobs)
+            prompt, *behind = rollout.trajectory.spans
+            if routes := routes_of(behind):
+                record["routes"] = base64.b64encode(routes).decode()
             if sample == 0:
                 record["prompt_ids"] = group.task.prompt_ids
+            if prompt.routes and (sample == 0 or prompt.routes != group.rollouts[0].trajectory.spans[0].routes):
+                record["prompt_routes"] = base64.b64encode(prompt.routes).decode()
             try:
                 yield orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
             except orjson.JSONEncodeError:  # half of a surrogate pair, for which it has no form
@@ -83,14 +90,18 @@ def restored_groups(records: Sequence[Record]) -> tuple[RolloutGroup, ...]:
             prompt_ids=tuple(records[first]["prompt_ids"]),
             answer=records[first]["answer"],
         )
-        rollouts = tuple(_rollout(record, task) for record in records[first:end])
+        shared = records[first].get("prompt_routes", "")
+        rollouts = tuple(_rollout(record, task, shared) for record in records[first:end])
         groups.append(RolloutGroup(task=task, rollouts=rollouts, dropped=records[first]["group_dropped"]))
     return tuple(groups)
 
 
-def _rollout(record: Record, task: Task) -> Rollout:
+def _rollout(record: Record, task: Task, prompt_routes: str) -> Rollout:
+    trajectory = _trajectory(record, task)
+    if "routes" in record:
+        trajectory = _with_routes(trajectory, record["routes"], record.get("prompt_routes", prompt_routes))
     return Rollout(
-        trajectory=_trajectory(record, task),
+        trajectory=trajectory,
         rewards=record["rewards"],
         reward=record["reward"],
         advantage=record["advantage"],
@@ -98,6 +109,18 @@ def _rollout(record: Record, task: Task) -> Rollout:
         dropped=record["rollout_dropped"],
         notes=record["notes"],
     )
+
+
+def _with_routes(trajectory: Trajectory, packed: str, packed_prompt: str) -> Trajectory:
+    """Return the trajectory with its spans' routes."""
+    prompt, *behind = trajectory.spans
+    routes = base64.b64decode(packed)
+    width, start = len(routes) // sum(len(span.tokens) for span in behind), 0
+    spans = [replace(prompt, routes=base64.b64decode(packed_prompt))]
+    for span in behind:
+        spans.append(replace(span, routes=routes[start : start + width * len(span.tokens)]))
+        start += width * len(span.tokens)
+    return replace(trajectory, spans=tuple(spans))
 
 
 def _trajectory(record: Record, task: Task) -> Trajectory:

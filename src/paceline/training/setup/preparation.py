@@ -69,6 +69,9 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
     check_memory_options(config, device)
     check_quantisation(config, objects)
     described = read_config(config.model) if objects.model is None else objects.model.config
+    has_experts = any(plan.experts for plan in layer_plans(described.get_text_config()))
+    replay, why = config.engine.router_replay, "it has no experts to choose from"
+    require(replay != "true" or has_experts, "router_replay", replay, "be auto or false for this model", why)
     if objects.model is None and device is not None:  # a program's own is loaded already
         check_eight_bits(config, described, device)
     limit = positions_in(described)

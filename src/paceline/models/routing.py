@@ -1,0 +1,184 @@
+"""Routers of mixture-of-experts models: the precision that they compute in, and the experts that they choose.
+
+Under autocast a router computes outside of it, in the precision of its own weights, as a family's code asks. The latest
+`topk` over a layer's experts within its forward pass is noted, or answered by choices that an engine has recorded. The
+scores of given choices are gathered, so that gradients reach the router. Source: R3, arXiv:2510.11370.
+
+N tokens, R routers of a model, each of which chooses K of E experts. A token's routes are R * K numbers of a byte, or
+of two from 256 experts on; the largest number means unknown.
+"""
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from types import MethodType
+from typing import Any, cast
+
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from paceline.errors import ModelError
+from paceline.models.families import layer_plans
+
+_ROUTER = re.compile(r"Router$|TopKGating$|MoE\w*Gate$")
+"""Classes of routers, by transformers' names; JetMoe's, HunYuan's and those of remote code differ."""
+
+
+class Routing:
+    """What the routers of a model choose in the latest pass, and what they are to choose in it."""
+
+    def __init__(self, routers: int, experts: int) -> None:
+        self.routers, self.experts = routers, experts
+        self._own: list[Int[Tensor, "N K"] | None] = [None] * routers
+        """What each router would choose itself; None: it has not chosen by a `topk` over its experts."""
+        self._given: Int[Tensor, "N R K"] | None = None
+        self._sources: Int[Tensor, " S"] | None = None
+        self._notes = False
+
+    def begin(self, routes: UInt8[Tensor, "N B"] | None = None, sources: Int[Tensor, " S"] | None = None) -> None:
+        """Note the choices of a pass; tokens with known routes take these.
+
+        `sources`: the tokens that `counts` counts. Given routes hold for recomputed activations too.
+
+        Raises:
+            ModelError: routes that are not of this model.
+        """
+        self._own, self._sources, self._notes = [None] * self.routers, sources, True
+        self._given = None if routes is None else self._unpacked(routes)
+
+    def rest(self, *, notes: bool = False) -> None:
+        """Let the routers choose for themselves in the passes that follow, and note what they choose if `notes`."""
+        self._own, self._given, self._sources, self._notes = [None] * self.routers, None, None, notes
+
+    def watched(self, router: int) -> contextlib.AbstractContextManager[object]:
+        """Note or answer what a router chooses within the context."""
+        return _Choices(self, router) if self._notes else contextlib.nullcontext()
+
+    def choose(self, router: int, scores: Tensor, result: Any) -> Any:
+        """Note the result of a router's `topk`, and return it, or the same of given choices."""
+        if scores.dim() != 2 or scores.shape[1] != self.experts:  # a choice among groups, or within them
+            return result
+        own = result.indices.detach()
+        self._own[router] = own.to(torch.int16)
+        if self._given is None:
+            return result
+        given = self._given[:, router]
+        if given.shape != own.shape:
+            raise ModelError(
+                f"a router chose {own.shape[1]} experts for each of {len(own)} tokens, and recorded routes have "
+                f"{given.shape[1]} for each of {len(given)}; give --router-replay false"
+            )
+        indices = torch.where(given >= 0, given, own)
+        return type(result)((scores.gather(-1, indices), indices))
+
+    def chosen(self) -> UInt8[Tensor, "N B"] | None:
+        """Return the routes of the latest pass, as the routers chose themselves; None: none has."""
+        noted = next((own for own in self._own if own is not None), None)
+        if noted is None:
+            return None
+        unknown = torch.full_like(noted, -1)
+        chosen = torch.stack([unknown if own is None else own for own in self._own], dim=1)
+        return chosen.flatten(1).to(torch.uint8) if self.experts < 256 else chosen.flatten(1).view(torch.uint8)
+
+    def counts(self) -> dict[str, Tensor]:
+        """Count the latest pass over its `sources`; empty where no router has chosen.
+
+        `loads` [R, E] is how many of them an expert was taken by; `routes_known` is the number of their routes that
+        were given, and `routes_differ` in how many of those a router chose another set itself.
+        """
+        noted = [(router, own) for router, own in enumerate(self._own) if own is not None]
+        if not noted or self._sources is None:
+            return {}
+        own = torch.stack([choices for _, choices in noted], dim=1).index_select(0, self._sources).long()
+        used, differ, known = own, own.new_zeros(()), own.new_zeros(())
+        if self._given is not None:
+            given = self._given[:, [router for router, _ in noted]].index_select(0, self._sources)
+            is_known = (given >= 0).all(-1)
+            used = torch.where(given >= 0, given, own)
+            is_other = (given.sort(-1).values != own.sort(-1).values).any(-1)
+            known, differ = is_known.sum(), (is_known & is_other).sum()
+        loads = own.new_zeros(len(noted), self.experts)
+        flat = used.transpose(0, 1).flatten(1)
+        loads.scatter_add_(1, flat, torch.ones_like(flat))
+        return {"loads": loads, "routes_known": known, "routes_differ": differ}
+
+    def _unpacked(self, routes: UInt8[Tensor, "N B"]) -> Int[Tensor, "N R K"]:
+        width = 1 if self.experts < 256 else 2
+        if routes.shape[1] % (self.routers * width):
+            raise ModelError(
+                f"recorded routes have {routes.shape[1]} bytes for each token, which the model's {self.routers} "
+                "routers cannot share evenly: they are of another model; give --router-replay false"
+            )
+        numbers = routes.contiguous().view(torch.int16) if width == 2 else routes.to(torch.int16)
+        numbers = numbers.long().view(len(routes), self.routers, -1)
+        return torch.where(numbers == 255, -1, numbers) if width == 1 else numbers
+
+
+class _Choices(TorchFunctionMode):
+    """Hands every `topk` within the context to `Routing.choose`."""
+
+    def __init__(self, routing: Routing, router: int) -> None:
+        super().__init__()
+        self._routing, self._router = routing, router
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") != "topk":
+            return result
+        return self._routing.choose(self._router, args[0] if args else (kwargs or {})["input"], result)
+
+
+def connect_routers(model: PreTrainedModel) -> Routing | None:
+    """Put the model's routers in charge of their precision and choices, once; None: it has no router."""
+    if (routing := routing_of(model)) is not None:
+        return routing
+    routers = [module for module in model.modules() if _ROUTER.search(type(module).__name__)]
+    if not routers:
+        return None
+    experts = max((plan.experts for plan in layer_plans(model.config.get_text_config())), default=0)
+    routing = Routing(len(routers), experts)
+    for number, router in enumerate(routers):
+        # attributes and a bound method are copied with the model
+        router.__dict__.update(routing=routing, router_number=number, forward=MethodType(_forward, router))
+    model.__dict__["routing"] = routing
+    return routing
+
+
+def routing_of(model: nn.Module) -> Routing | None:
+    """Return what `connect_routers` has connected; None: the model has no router, or is not connected."""
+    return cast(Routing | None, vars(model).get("routing"))
+
+
+def rest_routers(model: nn.Module) -> None:
+    """Let a model's routers choose for themselves; nothing where there is none."""
+    if (routing := routing_of(model)) is not None:
+        routing.rest()
+
+
+def noted_routes(model: nn.Module) -> UInt8[Tensor, "N B"] | None:
+    """Return `Routing.chosen` of a model's latest pass; None also where it has no router."""
+    return None if (routing := routing_of(model)) is None else routing.chosen()
+
+
+def _forward(router: Any, *inputs: Any, **options: Any) -> Any:
+    """Compute a router's own forward pass, outside autocast and watched."""
+    weight = next(router.parameters(), None)
+    with router.routing.watched(router.router_number):
+        if weight is None or not torch.is_autocast_enabled(weight.device.type):
+            return type(router).forward(router, *inputs, **options)
+
+        def cast_to_weight(value: Any) -> Any:
+            is_number = isinstance(value, Tensor) and value.is_floating_point()
+            return value.to(weight.dtype) if is_number else value
+
+        with torch.autocast(weight.device.type, enabled=False):
+            inputs = tuple(map(cast_to_weight, inputs))
+            options = {name: cast_to_weight(value) for name, value in options.items()}
+            return type(router).forward(router, *inputs, **options)
