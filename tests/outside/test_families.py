@@ -118,6 +118,7 @@ ADAPTER = """
 """
 
 
+@pytest.mark.long
 def test_an_adapter_on_a_model_that_reads_images_is_trained_by_a_script_of_trls_kind(desk: Desk):
     pytest.importorskip("peft")
     place = desk.path / "models" / "reads images"
