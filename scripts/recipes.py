@@ -48,6 +48,34 @@ SMOLLM2 = {
     "tie_word_embeddings": True,
     "rope_theta": 1e5,
 }
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "vocab_size": 262_144,
+    "max_position_embeddings": 32_768,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 512,
+    "tie_word_embeddings": True,
+}
+QWEN3_5 = {
+    "model_type": "qwen3_5_text",
+    "vocab_size": 248_320,
+    "max_position_embeddings": 262_144,
+    "head_dim": 256,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "tie_word_embeddings": True,
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "vocab_size": 201_088,
+    "max_position_embeddings": 131_072,
+    "head_dim": 64,
+    "sliding_window": 128,
+    "num_experts_per_tok": 4,
+    "tie_word_embeddings": False,
+}
 
 
 def _decoder(
@@ -55,6 +83,11 @@ def _decoder(
 ):
     sizes = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": inner}
     return {**family, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads, **own}
+
+
+def _with_images(text: Mapping[str, object], kind: str) -> Mapping[str, object]:
+    """A checkpoint that also reads images, whose language model this is."""
+    return {"model_type": kind, "tie_word_embeddings": text["tie_word_embeddings"], "text_config": text}
 
 
 MODELS: Mapping[str, Mapping[str, object]] = {
@@ -65,6 +98,14 @@ MODELS: Mapping[str, Mapping[str, object]] = {
     ),
     "Qwen/Qwen3-1.7B": _decoder(QWEN3, 28, 2048, 6144, 16, 8),
     "Qwen/Qwen3-4B": _decoder(QWEN3, 36, 2560, 9728, 32, 8),
+    "Qwen/Qwen3.5-0.8B": _with_images(
+        _decoder(QWEN3_5, 24, 1024, 3584, 8, 2, linear_num_value_heads=16), "qwen3_5"
+    ),
+    "Qwen/Qwen3.5-4B": _with_images(
+        _decoder(QWEN3_5, 32, 2560, 9216, 16, 4, linear_num_value_heads=32), "qwen3_5"
+    ),
+    "google/gemma-3-1b-it": _decoder(GEMMA3, 26, 1152, 6912, 4, 1),
+    "unsloth/gpt-oss-20b-BF16": _decoder(GPT_OSS, 24, 2880, 2880, 64, 8, num_local_experts=32),
     "meta-llama/Llama-3.2-1B-Instruct": _decoder(LLAMA, 16, 2048, 8192, 32, 8, head_dim=64),
     "meta-llama/Llama-3.2-3B-Instruct": _decoder(LLAMA, 28, 3072, 8192, 24, 8, head_dim=128),
     "HuggingFaceTB/SmolLM2-135M-Instruct": _decoder(SMOLLM2, 30, 576, 1536, 9, 3),
@@ -89,6 +130,7 @@ TASKS = {
 HARDWARE = {
     "1x24gb": "1 card of 24 GB",
     "1x80gb": "1 card of 80 GB",
+    "1x141gb": "1 card of 141 GB",
     "8x80gb": "8 cards of 80 GB",
     "2x8x80gb": "2 machines of 8 cards of 80 GB",
 }

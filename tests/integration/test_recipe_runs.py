@@ -35,6 +35,8 @@ TOKENIZERS = {
     "Llama-3.2": "llama3.2",
     "SmolLM2": "smollm2",
     "SmolLM3": "chatml",
+    "gemma-3": "gemma3",
+    "gpt-oss": "chatml",
 }
 SMALL = {
     "hidden_size": 32,
@@ -44,6 +46,15 @@ SMALL = {
     "num_key_value_heads": 2,
     "head_dim": 8,
 }
+SMALL_PARTS = {
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+"""What only some families have."""
 ROWS = {
     "openai/gsm8k:main": {"question": "A pen costs 3 dollars. Two pens?", "answer": "2 * 3 = 6\n#### 6"},
     "DigitalLearningGmbH/MATH-lighteval": {
@@ -96,12 +107,14 @@ def tiny(recipe: Recipe, place: Path) -> Path:
     name = str(recipe.options["model"])
     family = next(kind for start, kind in TOKENIZERS.items() if name.partition("/")[2].startswith(start))
     tokenizer = tokenizer_of(family)
-    published = {key: value for key, value in MODELS[name].items() if key != "model_type"}
+    described = dict(MODELS[name].get("text_config", MODELS[name]))
+    kind = described.pop("model_type")
+    parts = {key: value for key, value in SMALL_PARTS.items() if key in described}
     ends = {"eos_token_id": sorted(stop_ids_of(family)), "pad_token_id": None, "bos_token_id": None}
-    settings = published | SMALL | ends | {"vocab_size": len(tokenizer)}
+    settings = described | SMALL | parts | ends | {"vocab_size": len(tokenizer)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = AutoConfig.for_model(str(MODELS[name]["model_type"]), **settings)
+        config = AutoConfig.for_model(kind, **settings)
         AutoModelForCausalLM.from_config(config).save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place

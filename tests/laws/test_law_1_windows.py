@@ -1,4 +1,4 @@
-"""Law 1 for models that look back over a window, with sinks and caps of the scores: packed, padded, and alone."""
+"""Law 1 for models with windows, sinks, capped scores, experts or latent attention: packed, padded, and alone."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.support.exact import Float64Kept
 
 OTHERS = (
     "gemma4_text", "vaultgemma", "olmo3", "mistral", "ministral", "gemma3n_text, two layers share keys", "exaone4",
-    "dots1", "mimo_v2_flash",
+    "dots1", "mimo_v2_flash", "cohere2", "qwen3_moe", "deepseek_v3",
 )  # fmt: skip
 WINDOWED = [
     "gemma2", "gemma3_text", "gpt_oss", "qwen2, window",
@@ -22,7 +22,7 @@ WINDOWED = [
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WINDOWED)
-def test_a_windowed_model_has_one_gradient_however_a_step_is_cut_and_laid_out(name):
+def test_a_model_has_one_gradient_however_a_step_is_cut_and_laid_out(name):
     with Float64Kept():
         splitter, chance = Splitter(random_samples(0), LossConfig(), torch.float64, kind=name), random.Random(0)
         whole = splitter.whole()

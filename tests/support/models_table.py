@@ -21,9 +21,14 @@ from paceline.training.learner.forward_backward import WholeModel
 from paceline.training.learner.samples import samples_of
 from paceline.training.setup.preparation import prepare
 from paceline.types import RolloutGroup
-from tests.support.families import FAMILIES, Family, make_model
+from tests.support.families import FAMILIES, family, make_model
+from tests.support.multimodal import TEXT_PARTS, multimodal_model, published_name
 from tests.support.tiny import tiny_tokenizer
 
+CHECKPOINTS = {published_name(name): name for name in TEXT_PARTS}
+"""Rows of the table that are whole models which read images, of which the language model alone is loaded."""
+NAMES = (*(known.name for known in FAMILIES), *CHECKPOINTS)
+"""Rows of the table."""
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
 RECORD = ROOT / "benchmarks" / "results" / "models.md"
@@ -57,7 +62,8 @@ which is rounding; [the record](../benchmarks/results/models.md) has every famil
 A factor and a soft cap that a model puts on its logits (Cohere, Granite, Gemma 2) are measured when it is loaded, and
 hold in training as in sampling. Of a checkpoint that also reads images or sound, published as
 `...ForConditionalGeneration` (Gemma 3 and 4, Qwen3.5, Mistral Small, Ministral 3, Llama 4), the language model alone is
-loaded, trained and written: `final/` is a causal language model, and its card says that it does not see.
+loaded, trained and written: `final/` is a causal language model, and its card says that it does not see. Such
+checkpoints stand at the end of each row by the class that their config.json names.
 
 In bfloat16 the trainer's routers choose other experts than the engine's for some tokens, as both round in another
 order, and a token's logprob then comes from other weights than it was sampled from. `--router-replay`, on by default
@@ -117,10 +123,14 @@ class Refused:
         return f"| {name} | {self.when} | {self.sentence} |"
 
 
-def tried(family: Family, directory: Path) -> Trained | Refused:
-    """Two steps of a run, in an empty directory of its own."""
+def tried(name: str, directory: Path) -> Trained | Refused:
+    """Two steps of a run with one of `NAMES`, in an empty directory of its own."""
     model = directory / "model"
-    save_model(make_model(family), tiny_tokenizer(), model, torch.float32)
+    if name in CHECKPOINTS:
+        multimodal_model(CHECKPOINTS[name]).save_pretrained(model)
+        tiny_tokenizer().save_pretrained(model)
+    else:
+        save_model(make_model(family(name)), tiny_tokenizer(), model, torch.float32)
     (directory / "rows.jsonl").write_text(ROWS)
     (directory / "rewards.py").write_text(REWARDS)
     options = {
@@ -217,11 +227,11 @@ def main(only: list[str]) -> int:
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     found, is_right = dict[str, Trained | Refused](), True
-    for family in (one for one in FAMILIES if not only or one.name in only):
+    for name in only or NAMES:
         with tempfile.TemporaryDirectory(prefix="paceline-") as directory:
-            found[family.name] = result = tried(family, Path(directory))
+            found[name] = result = tried(name, Path(directory))
         is_right &= isinstance(result, Refused) or max(result.mismatch, result.off) <= LARGEST
-        print(result.row(family.name), flush=True)
+        print(result.row(name), flush=True)
     if not only:
         PAGE.write_text(page(found))
         RECORD.write_text(record(found))

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from tests.support.families import LINEAR, Family, family, make_config
 
@@ -20,11 +21,18 @@ TEXT_PARTS = {
     "gemma3": family("gemma3_text"),
     "gemma4": family("gemma4_text"),
     "qwen3_5": Family(model_type="qwen3_5_text", settings=LINEAR),
+    "qwen3_5_moe": family("qwen3_5_moe_text"),
     "mistral3": family("mistral, no window"),
     "mistral3, ministral3": MINISTRAL,
     "llama4": family("llama4_text"),
 }
 """Checkpoints that are published as `...ForConditionalGeneration`: model type, and the family of the language model."""
+
+
+def published_name(name: str) -> str:
+    """Return the class that config.json of one of `TEXT_PARTS` names, with the language model where there are two."""
+    kind, _, language_model = name.partition(", ")
+    return ", ".join(filter(None, [MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[kind], language_model]))
 
 
 def multimodal_config(name: str, **settings: Any) -> PretrainedConfig:

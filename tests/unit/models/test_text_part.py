@@ -23,6 +23,7 @@ from paceline.training.card import card_facts
 from paceline.training.learner.learner import Learner
 from paceline.training.plan.shape import read_shape
 from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
+from paceline.workers.weight_sync import manifest_of, read_bucket, weights_in, write_weights
 from tests.support.multimodal import TEXT_PARTS, multimodal_model
 from tests.support.tiny import tiny_tokenizer
 
@@ -161,6 +162,17 @@ def test_a_peft_model_around_the_whole_is_refused():
     whole = peft.get_peft_model(multimodal_model("gemma3"), peft.LoraConfig(target_modules=["q_proj"]))
     with pytest.raises(ModelError, match="PeftModel is around a Gemma3ForConditionalGeneration, of which only the"):
         adopt_model(whole, ModelConfig(model="m", device="cpu"))
+
+
+@pytest.mark.parametrize("name", TEXT_PARTS)
+def test_trained_weights_arrive_at_a_sampler_of_the_same_directory(name, tmp_path):
+    written(name, tmp_path)
+    config = ModelConfig(model=str(tmp_path), device="cpu")
+    loaded, sampler = trained(load_model(config)), load_model(config).model
+    manifest = manifest_of(loaded.model, version=1, policy_version=2)
+    buckets = [read_bucket(loaded.model, names) for names in manifest.buckets]
+    write_weights(sampler, manifest, weights_in(sampler, manifest, buckets))
+    assert torch.equal(logits(sampler), logits(loaded.model))
 
 
 def test_a_plan_counts_no_weight_of_a_tower(tmp_path):
