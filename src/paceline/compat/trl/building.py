@@ -105,10 +105,9 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     sources = check_arguments(arguments)
     if isinstance(arguments.model, str):
         keywords = keywords_of(args, "model_init_kwargs")
-        files = fetched(arguments.model, {name: keywords[name] for name in HUB_KEYS if name in keywords})
-        arguments = replace(arguments, model=files)
-    names = reward_names(sources)
-    config = _with_objects(translate(args, _run_context(arguments, names)), arguments)
+        files = {name: keywords[name] for name in HUB_KEYS if name in keywords}
+        arguments = replace(arguments, model=fetched(arguments.model, files))
+    config = _with_objects(translate(args, _run_context(arguments, reward_names(sources))), arguments)
     if config.loss.ratio_level == "sequence" and config.loss.average in ("token", "constant"):
         LOGGER.warning(
             "importance_sampling_level 'sequence' with loss_type %r weights each sequence by its completion length; "
