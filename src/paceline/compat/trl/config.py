@@ -247,15 +247,12 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
         with self._own_layout():
             super().__post_init__()  # type: ignore[no-untyped-call]
         field_options(self)
-        self._hold_files()
-        layout_options(self, os.environ)
-
-    def _hold_files(self) -> None:
-        """Make names of files that the trainer reads again absolute: the program may change its directory before."""
+        # files that the trainer reads again: the program may change its directory before
         if isinstance(self.deepspeed, str) and not self.deepspeed.lstrip().startswith("{"):
             self.deepspeed = os.path.abspath(self.deepspeed)
         if os.environ.get(DEEPSPEED_FILE, "None") != "None":
             os.environ[DEEPSPEED_FILE] = os.path.abspath(os.environ[DEEPSPEED_FILE])
+        layout_options(self, os.environ)
 
     @property
     def launched(self) -> Launched | None:

@@ -90,6 +90,14 @@ def translate(args: Fields, context: RunContext) -> Config:
     check_fields(args)  # again, as a program may have set a field since
     options, batches = field_options(args), batches_of(args)
     prompts, limit, fits = context.num_prompts, args.max_prompt_length, _fitting(args, context)
+    calling, names, weights = args.max_tool_calling_iterations, context.reward_names, args.reward_weights
+    if context.environments and calling is not None and calling < 0:
+        raise ConfigError(f"max_tool_calling_iterations must be at least 0, got {calling!r}")
+    if weights is not None and len(weights) != len(names):
+        raise ConfigError(
+            f"reward_weights must have one number for each of the {len(names)} rewards ({', '.join(names)}), got "
+            f"{weights!r}"
+        )
     options |= {
         **context.layout,
         # data and rewards
@@ -98,17 +106,17 @@ def translate(args: Fields, context: RunContext) -> Config:
         "max_prompt_length": fits if limit is None else limit,
         # the messages that a conversation goes on from cannot be cut
         "long_prompts": "error" if limit is None or context.environments else "truncate_left",
-        "reward_funcs": context.reward_names,
+        "reward_funcs": names,
         "environment": context.environments,
-        "max_turns": _turns(args) if context.environments else None,
-        "reward_weights": _weights(args, context),
+        "max_turns": calling + 1 if context.environments and calling is not None else None,
+        "reward_weights": weights,
         # the run
         "warmup_steps": warmup_steps(args, prompts),
         "save_steps": interval(args, "save", prompts),
         "background_save": False,  # on_save finds the checkpoint on disk, and the trainer's state as it was
         "eval_steps": interval(args, "eval", prompts),
         "eval_size": None,
-        "eval_reward_func": (*context.reward_names, *context.environment_rewards)[0],
+        "eval_reward_func": (*names, *context.environment_rewards)[0],
     }
     if args.max_steps > 0:
         options["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
@@ -157,24 +165,6 @@ def field_options(args: Fields) -> Options:
         options["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
         options["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
     return options
-
-
-def _turns(args: Fields) -> int | None:
-    """Turns of the model: one more than may call tools."""
-    iterations = args.max_tool_calling_iterations
-    if iterations is not None and iterations < 0:
-        raise ConfigError(f"max_tool_calling_iterations must be at least 0, got {iterations!r}")
-    return None if iterations is None else iterations + 1
-
-
-def _weights(args: Fields, context: RunContext) -> list[float] | None:
-    names, weights = context.reward_names, args.reward_weights
-    if weights is not None and len(weights) != len(names):
-        raise ConfigError(
-            f"reward_weights must have one number for each of the {len(names)} rewards ({', '.join(names)}), got "
-            f"{weights!r}"
-        )
-    return weights
 
 
 def _fitting(args: Fields, context: RunContext) -> int:
