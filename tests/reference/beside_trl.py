@@ -66,9 +66,9 @@ def trainer_of(tmp_path, rewards=lambda completions, **_: [0.0] * len(completion
 def loss_of_fields(**fields_of_trl) -> LossConfig:
     """What a script's `GRPOConfig` with these fields becomes."""
     from paceline import GRPOConfig
-    from paceline.compat.trl.translation import objective_options
+    from paceline.compat.trl.translation import field_options
 
-    options = objective_options(GRPOConfig(output_dir="run", use_cpu=True, bf16=False, **fields_of_trl))
+    options = field_options(GRPOConfig(output_dir="run", use_cpu=True, bf16=False, **fields_of_trl))
     names = {field.name for field in fields(LossConfig)}
     return LossConfig(**{name: value for name, value in options.items() if name in names})
 

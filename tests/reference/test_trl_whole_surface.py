@@ -3,7 +3,7 @@
 import pytest
 
 from paceline import GRPOConfig, GRPOTrainer
-from paceline.compat.trl import processes, surface
+from paceline.compat.trl import scripts, surface
 from tests.reference.beside_trl import trainer_of
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
@@ -47,8 +47,8 @@ def test_every_name_of_the_configuration_is_here(both):
 
 def test_every_name_of_the_accelerator_is_here_or_has_its_reason(both):
     theirs, ours = both
-    assert sorted(public(theirs.accelerator) - public(ours.accelerator) - processes.REASONS.keys()) == []
-    assert sorted(processes.REASONS.keys() & public(ours.accelerator)) == []
+    assert sorted(public(theirs.accelerator) - public(ours.accelerator) - scripts.REASONS.keys()) == []
+    assert sorted(scripts.REASONS.keys() & public(ours.accelerator)) == []
 
 
 def test_every_name_of_a_process_state_is_here(both):

@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     originals = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = TerminalStream(originals[0]), TerminalStream(originals[1])
     try:
-        return exit_status(lambda: _in_its_directory(words))
+        return exit_status(lambda: _dispatch(words))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -112,12 +112,6 @@ def exit_status(command: Callable[[], int]) -> int:
         return INTERRUPTED
 
 
-def _in_its_directory(argv: list[str]) -> int:
-    """Run a command with relative names resolved in the present working directory, whatever the user's code does."""
-    with held_base(working_directory()):
-        return _dispatch(argv)
-
-
 def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -128,7 +122,8 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         otherwise = f"the commands are {', '.join(COMMANDS)}"
         raise ConfigError(f"there is no command {argv[0]!r}; {suggest(argv[0], COMMANDS, otherwise=otherwise)}")
-    status: int = importlib.import_module(f"paceline.cli.{argv[0]}").run(argv[1:])
+    with held_base(working_directory()):  # relative names are of this directory, whatever the user's code does
+        status: int = importlib.import_module(f"paceline.cli.{argv[0]}").run(argv[1:])
     return status
 
 

@@ -30,8 +30,6 @@ class Meaning:
     convert: Callable[[Any], object] | None = None
     """Value of the first option; None where it takes several fields, as `translation.py` computes."""
     choices: tuple[str, ...] = ()
-    absent: Mapping[str, str] = field(default_factory=dict)
-    """Choices of the other tool that are not offered, with the reason."""
     remedy: str = ""
     """Remedy for a word that is no choice."""
     also: tuple[object, ...] = ()

@@ -14,7 +14,7 @@ from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.command import translate
-from paceline.compat.commands.fields import field_names
+from paceline.compat.commands.fields import FIELD_NAMES
 from paceline.compat.commands.swift import tables as swift
 from paceline.compat.commands.translation import as_comments, as_shell
 from paceline.compat.commands.trl import SCRIPT_FLAGS, known_flags
@@ -103,7 +103,7 @@ def notes(text, kind, **files):
 
 
 def test_no_flag_of_trls_script_is_a_field():
-    assert not set(SCRIPT_FLAGS) & set(field_names())
+    assert not set(SCRIPT_FLAGS) & set(FIELD_NAMES)
     assert all(one.kind == "refused" for one in SCRIPT_FLAGS.values() if one.also)
 
 
@@ -118,7 +118,7 @@ def test_the_command_line_of_an_installed_trl_has_no_other_flags():
 
 def test_every_flag_of_ms_swift_is_in_one_table():
     assert not set(swift.FIELDS) & set(swift.MEANINGS)
-    assert set(swift.FIELDS.values()) <= set(field_names())
+    assert set(swift.FIELDS.values()) <= set(FIELD_NAMES)
     assert all(one.kind == "refused" for one in swift.MEANINGS.values() if one.also)
     assert {one.partition(":")[0].partition(" ")[0].strip(",") for one in swift.OWN} <= {
         option.name for option in options()
@@ -144,7 +144,7 @@ OF_THE_DOCUMENTS = """
 
 
 def test_every_option_of_ms_swifts_documents_is_known():
-    assert set(OF_THE_DOCUMENTS) <= {*swift.KNOWN, *field_names()}
+    assert set(OF_THE_DOCUMENTS) <= {*swift.KNOWN, *FIELD_NAMES}
 
 
 SOMETHING = {

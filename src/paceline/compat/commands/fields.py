@@ -4,8 +4,6 @@ Python and command lines share one translation of TRL's fields. Torch and transf
 not imported here.
 """
 
-import dataclasses
-import functools
 import json
 import typing
 from collections.abc import Mapping
@@ -41,6 +39,7 @@ KEPT_UNLESS_GIVEN = (
     "rollout_correction",
 )
 """Options with a better default here than there, kept unless a field that decides them is given."""
+FIELD_NAMES = tuple(MEANINGS)
 ANNOTATIONS: Mapping[str, Any] = typing.get_type_hints(Fields)
 PRODUCTS = "weights, gradients and moments are float32; the products are of this precision"
 """Note on a flag for the precision of a model."""
@@ -68,12 +67,6 @@ class CommandContext:
     def flag(self, name: str) -> str:
         """Flag of a field."""
         return f"--{self.spelling.get(name, name)}"
-
-
-@functools.cache
-def field_names() -> tuple[str, ...]:
-    """Every field of `GRPOConfig`."""
-    return tuple(entry.name for entry in dataclasses.fields(Fields))
 
 
 def from_fields(flags: Flags, context: CommandContext) -> Translation:

@@ -9,7 +9,7 @@ from functools import partial
 
 import yaml
 
-from paceline.compat.commands.fields import PRODUCTS, CommandContext, add_trackers, field_names, from_fields
+from paceline.compat.commands.fields import FIELD_NAMES, PRODUCTS, CommandContext, add_trackers, from_fields
 from paceline.compat.commands.flags import Flags, FlagWords, is_on, note_idle, number, options_of, read_flags, value_of
 from paceline.compat.commands.launching import (
     ACCELERATE,
@@ -33,7 +33,7 @@ DATASET_KEYS: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_conf
 
 def known_flags() -> tuple[str, ...]:
     """Every flag of `trl grpo`, including those that it passes on, and names that earlier versions had."""
-    names = (*SCRIPT_FLAGS, *field_names(), *EARLIER, "config")
+    names = (*SCRIPT_FLAGS, *FIELD_NAMES, *EARLIER, "config")
     return tuple(dict.fromkeys((*names, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
@@ -248,7 +248,7 @@ def translate_flags(flags: Flags, start: Started, translation: Translation, refu
     for add, part in zip(adds, parts, strict=True):
         with refusals():
             add(flags, translation=part)
-    fields = {name: words for name, words in flags.items() if name in field_names()}
+    fields = {name: words for name, words in flags.items() if name in FIELD_NAMES}
     if models and functions and "reward_weights" in flags:
         about_rewards.note("changed", "--reward_weights", "the model's weight comes first there, and last here")
         fields["reward_weights"] = (*fields["reward_weights"][1:], *fields["reward_weights"][:1])

@@ -5,21 +5,19 @@ training_fields.py  a row for each field that transformers has
 fields.py           reads the rows: refuses, converts, says what has no effect; options by the names of fields
 batches.py          batches counted in completions, durations counted in updates, as steps; both counts for a person
 translation.py      a GRPOConfig with its keywords to a Config, the objective among them
-config.py           GRPOConfig: these fields around transformers' TrainingArguments; how a model lies on ranks
+config.py           GRPOConfig: these fields around transformers' TrainingArguments; the process and its layout on ranks
 datasets.py         datasets as TRL takes them, to tasks; row loaders for scripts
-processes.py        this process among others, as scripts ask accelerate for it
 rewards.py          reward functions of TRL's kind as ours
 environments.py     tools and environments as TRL takes them, as ours
 slots.py            objects of environments, each with a thread, used by one episode after another
 rollouts.py         a rollout_func in place of the engine
-arguments.py        the trainer's arguments: read, refused; models as the keywords of from_pretrained say
+arguments.py        the trainer's arguments: read, and refused before anything is loaded
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
 generate.py         sampling by a program: a generate on its model, and TRL's `_generate`
 history.py          metrics under TRL's names, for the log, a person and the trackers
 surface.py          names of TRL's trainer: what a program may override, set, read, call or change late
-script_methods.py   what scripts ask of a trainer beside training; which methods all ranks call
-checkpoints.py      the start of a run, and transformers' names of checkpoints
-observer.py         a trainer as the observer of its loop: transformers' callbacks, best model, last numbers
-running.py          a run around the loop: its start, its steps, its end; the model's card and the Hub
+scripts.py          what scripts ask of a trainer beside training; accelerate's interface; calls of all ranks
+checkpoints.py      the files of a run: its start, transformers' names of checkpoints, the card, the upload
+observer.py         a run around the loop, which the trainer observes: callbacks, best model, last numbers
 trainer.py          GRPOTrainer
 """

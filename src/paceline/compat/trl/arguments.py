@@ -1,4 +1,4 @@
-"""Refusals of what a trainer is given, of what a program overrides, and of arguments that change too late."""
+"""Reads what a trainer is given, and refuses what cannot be used, before anything is loaded."""
 
 import inspect
 import logging
@@ -9,38 +9,30 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from torch import nn
-from transformers import (
-    EarlyStoppingCallback,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-)
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from paceline.base_directory import local_path
+from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import (
+    EMPTY_PROMPT,
     AddressedRows,
     addressed,
     check_columns,
     eval_name,
     held_out_sets,
-    placeholders,
     settle_loaders,
 )
 from paceline.compat.trl.environments import GivenEnvironments, given_environments
-from paceline.compat.trl.fields import MEANINGS, Fields, refuse_argument
+from paceline.compat.trl.fields import MEANINGS, Fields, keywords_of, refuse_argument
 from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import clip_numbers
 from paceline.compat.trl.rewards import RewardSource, as_list, reward_names
 from paceline.config.reading import suggest
-from paceline.config.sections import ModelConfig
 from paceline.errors import ConfigError, ModelError, first_line
-from paceline.models.loading import check_loaded
 from paceline.models.lora import check_adapter_kind
-from paceline.models.text_part import read_model
 from paceline.models.weight_headers import check_quantised
-from paceline.runtime.devices import choose_device
 
 LOGGER = logging.getLogger(__name__)
 
@@ -88,9 +80,14 @@ class TrainerArguments:
     """A function of the program that samples completions of a list of prompts with the trainer."""
 
 
-def read_arguments(
+def read_arguments(  # noqa: PLR0913 - TRL's signature
     args: GRPOConfig,
     *,
+    reward_funcs: Any,
+    reward_model: Any,
+    reward_processing_classes: Any,
+    reward_processing_class: Any,
+    quantization_config: Any,
     train_dataset: Any,
     eval_dataset: Any,
     tools: Any,
@@ -99,6 +96,8 @@ def read_arguments(
     **others: Any,
 ) -> TrainerArguments:
     """Read datasets that are given by their addresses, and make the environments; `others` are taken as they are.
+
+    An argument with two names has one value.
 
     Raises:
         ConfigError: environments or a `rollout_func` that cannot be used, or nothing to train on.
@@ -109,11 +108,28 @@ def read_arguments(
     eval_dataset = addressed(eval_dataset, seed=args.seed)
     turn_seconds, _ = args.environment_timeout or ENVIRONMENT_TIMEOUT
     environments = given_environments(tools, environment_factory, seconds=turn_seconds, sandbox=args.sandbox)
-    _check_rollouts(rollout_func, environments)
+    if rollout_func is not None and not callable(rollout_func):
+        raise ConfigError(f"rollout_func must be a function, got a {type(rollout_func).__name__}")
+    if rollout_func is not None and environments:
+        raise ConfigError(
+            "rollout_func must be None with tools or environment_factory: it samples whole conversations itself; call "
+            "them in it, or leave it out"
+        )
     if train_dataset is None and environments.own_data:
         train_dataset = _rows_of_environment(args, environments)
+    keywords = keywords_of(args, "model_init_kwargs")
     return TrainerArguments(
         args=args,
+        reward_funcs=_either(reward_funcs=reward_funcs, reward_model=reward_model),
+        reward_processing_classes=_either(
+            reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
+        ),
+        quantization_config=_either(
+            **{
+                "quantization_config": quantization_config,
+                "model_init_kwargs' quantization_config": keywords.get("quantization_config"),
+            }
+        ),
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         environments=environments,
@@ -133,30 +149,26 @@ def refuse_what_is_not_offered(**unknown: object) -> None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
 
 
-def _check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
-    """Refuse what is no function, or a function beside tools and environments, which it would bypass (ConfigError)."""
-    if rollout_func is None:
-        return
-    if not callable(rollout_func):
-        raise ConfigError(f"rollout_func must be a function, got a {type(rollout_func).__name__}")
-    if environments:
-        raise ConfigError(
-            "rollout_func must be None with tools or environment_factory: it samples whole conversations itself; call "
-            "them in it, or leave it out"
-        )
-
-
 def _rows_of_environment(args: Fields, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
-    """Rows of a trainer whose environment owns the data; ConfigError without a length, or for several environments."""
+    """Rows of a trainer whose environment writes the prompts, as many as one batch of rollouts takes.
+
+    Raises:
+        ConfigError: nothing says how long to train, or which of several environments a row has.
+    """
     if environments.are_chosen:
         raise ConfigError(
             "a dict environment_factory requires a `train_dataset` with a column `environment`, which chooses one for "
             "each row, got None; give the rows, or a single environment"
         )
-    return placeholders(args)
+    if args.max_steps <= 0:
+        raise ConfigError(
+            f"max_steps must be above 0 without train_dataset, got {args.max_steps}: the environment writes the "
+            "prompts, and nothing else says how long to train"
+        )
+    return [{"prompt": [dict(EMPTY_PROMPT[0])]} for _ in range(batches_of(args).prompts_per_step)]
 
 
-def either(**values: Any) -> Any:
+def _either(**values: Any) -> Any:
     """Value of an argument that has two names; ConfigError under both."""
     there = [value for value in values.values() if value is not None]
     if len(there) > 1:
@@ -360,24 +372,3 @@ def check_quantization(quantization_config: Any, model: Any, *, adapted: bool, u
     if use_vllm:
         raise ConfigError("use_vllm must be False with quantization_config, got True: vLLM takes weights in full")
     check_quantised({"quantization_config": quantization_config.to_dict()}, "the model", has_adapter=adapted)
-
-
-def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedModel:
-    """The model with its linear layers in fewer bits, the rest in float32, on the run's device.
-
-    ModelError: a library for it is missing, or a weight cannot be read.
-    """
-    try:
-        loaded, report = read_model(
-            model.model,
-            trust_remote_code=model.trust_remote_code,
-            quantization_config=quantization_config,
-            device_map={"": choose_device(model)},
-        )
-    except (ImportError, OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"model {model.model!r} cannot be loaded with quantization_config ({type(error).__name__}: "
-            f"{first_line(error)})"
-        ) from error
-    check_loaded(loaded, report, f"model {model.model!r}")
-    return loaded

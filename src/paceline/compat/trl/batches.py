@@ -39,7 +39,7 @@ class Batches:
     """TRL's generations per update, where an update is longer than a generation; else 1."""
 
 
-def fill_batch_fields(args: Fields) -> None:
+def fill_batch_fields(args: Fields) -> Batches:
     """Set `generation_batch_size` and `steps_per_generation` unless given; refuse numbers at odds (ConfigError)."""
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         _positive(name, getattr(args, name))
@@ -66,7 +66,7 @@ def fill_batch_fields(args: Fields) -> None:
         )
     if size is None:
         args.generation_batch_size = Derived(micro * parts)
-    batches_of(args)
+    return batches_of(args)
 
 
 def batches_of(args: Fields) -> Batches:

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import SchedulerType
 
 from paceline import OPENMP_SPINS, SPIN_VARIABLES
 from paceline.base_directory import base_directory, local_path
-from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files, refuse_unusable_directory
+from paceline.checkpoints.existing_runs import refuse_foreign_files, refuse_unusable_directory
 from paceline.compat.trl import datasets
-from paceline.compat.trl.arguments import TrainerArguments, check_arguments, fetched, load_quantised
+from paceline.compat.trl.arguments import TrainerArguments, check_arguments, fetched
 from paceline.compat.trl.batches import scheduler_words, warmup_field
-from paceline.compat.trl.checkpoints import existing_run
 from paceline.compat.trl.config import GRPOConfig, layout_options
 from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.fields import Fields, keywords_of
@@ -27,8 +26,9 @@ from paceline.compat.trl.translation import HUB_KEYS, RunContext, translate
 from paceline.config.objective import PROGRAM
 from paceline.config.sections import Config, ModelConfig
 from paceline.engines.vllm.window import check_vllm
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ModelError, first_line
 from paceline.models.loaded import ADAPTER_NAME, export_model
+from paceline.models.loading import check_loaded
 from paceline.models.lora import lora_options
 from paceline.models.pretrained import (
     context_length,
@@ -38,6 +38,7 @@ from paceline.models.pretrained import (
     read_config,
     read_generation_config,
 )
+from paceline.models.text_part import read_model
 from paceline.objective.schedule import warmup_updates
 from paceline.reports.trackers import check_trackers
 from paceline.rewards.resolving import reward_context
@@ -104,10 +105,9 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     sources = check_arguments(arguments)
     if isinstance(arguments.model, str):
         keywords = keywords_of(args, "model_init_kwargs")
-        files = fetched(arguments.model, {name: keywords[name] for name in HUB_KEYS if name in keywords})
-        arguments = replace(arguments, model=files)
-    names = reward_names(sources)
-    config = _with_objects(translate(args, _run_context(arguments, names)), arguments)
+        files = {name: keywords[name] for name in HUB_KEYS if name in keywords}
+        arguments = replace(arguments, model=fetched(arguments.model, files))
+    config = _with_objects(translate(args, _run_context(arguments, reward_names(sources))), arguments)
     if config.loss.ratio_level == "sequence" and config.loss.average in ("token", "constant"):
         LOGGER.warning(
             "importance_sampling_level 'sequence' with loss_type %r weights each sequence by its completion length; "
@@ -125,20 +125,16 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     has_turns = args.max_tool_calling_iterations is None or bool(arguments.environments)
     turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
-    output_dir = local_path(str(args.output_dir))
-    refuse_unusable_directory(output_dir)
-    refuse_foreign_files(output_dir)
-    if not args.resume_from_checkpoint and holds_work(output_dir):
-        LOGGER.warning(existing_run(args.output_dir))  # train() may still be asked to resume
+    refuse_unusable_directory(local_path(str(args.output_dir)))
+    refuse_foreign_files(local_path(str(args.output_dir)))
     if args.launched is not None:
         check_launched(config, args.launched)
     if arguments.quantization_config is not None:
-        model = load_quantised(config.model, arguments.quantization_config)
+        model = _load_quantised(config.model, arguments.quantization_config)
         digests = model_digests(config, inputs.tokenizer, model, has_adapter=True)
         inputs = replace(inputs, model_digests=digests, objects=replace(inputs.objects, model=model))
-    launch = None
-    if args.launched is not None:
-        launch = Launch(args.launched, config, replace(inputs.objects, functions=inputs.functions))
+    objects = replace(inputs.objects, functions=inputs.functions)
+    launch = None if args.launched is None else Launch(args.launched, config, objects)
     return TrainingJob(
         args=args,
         base=base_directory(),
@@ -152,9 +148,29 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     )
 
 
+def _load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedModel:
+    """The model with its linear layers in fewer bits, the rest in float32, on the run's device.
+
+    ModelError: a library for it is missing, or a weight cannot be read.
+    """
+    try:
+        loaded, report = read_model(
+            model.model,
+            trust_remote_code=model.trust_remote_code,
+            quantization_config=quantization_config,
+            device_map={"": choose_device(model)},
+        )
+    except (ImportError, OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model {model.model!r} cannot be loaded with quantization_config ({type(error).__name__}: "
+            f"{first_line(error)})"
+        ) from error
+    check_loaded(loaded, report, f"model {model.model!r}")
+    return loaded
+
+
 def _with_objects(config: Config, arguments: TrainerArguments) -> Config:
-    """Record the optimizer, the schedule and the adapter that are trained with, so that another entry point trains the
-    same or refuses."""
+    """Record optimizer, schedule and adapter, so that another entry point trains the same or refuses."""
     args = arguments.args
     words: str | None = scheduler_words(args)
     if arguments.optimizers[1] is not None:
@@ -189,12 +205,14 @@ def _objects(
     environments, own_data = arguments.environments, arguments.environments.own_data
     columns = datasets.columns_of(arguments.train_dataset, rows)
     check_parameters(sources, columns, [*context, *(["environments"] if own_data else [])])
-    processing, built_in = (
+    graders = make_graders(
+        reward_names(sources),
+        sources,
         arguments.reward_processing_classes,
-        reward_context(config.rewards, config.sampling, seed=config.loop.seed),
+        context=context,
+        built_in=reward_context(config.rewards, config.sampling, seed=config.loop.seed),
+        has_environments=own_data,
     )
-    names = reward_names(sources)
-    graders = make_graders(names, sources, processing, context=context, built_in=built_in, has_environments=own_data)
     check = row_check(graders.functions)
     tasks = datasets.make_tasks(
         rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check, environments=environments
@@ -216,15 +234,6 @@ def _objects(
             arguments.optimizers[1] or make_scheduler(scheduler_words(args), optimizer, total=total)
         ),
     )
-
-
-def quantizations(args: Fields, argument: Any) -> dict[str, Any]:
-    """Quantisations by the two names that a program may give them under."""
-    keywords = keywords_of(args, "model_init_kwargs")
-    return {
-        "quantization_config": argument,
-        "model_init_kwargs' quantization_config": keywords.get("quantization_config"),
-    }
 
 
 def _on_ranks(launch: Launch, config: Config, inputs: RunInputs) -> WorkerBackend:

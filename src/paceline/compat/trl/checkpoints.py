@@ -1,4 +1,4 @@
-"""The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints.
+"""The files of a trainer's run: where it starts or resumes, transformers' names of checkpoints, card and upload.
 
 `output_dir/checkpoint-{global_step}` has the files of a checkpoint, those of its `model/` also beside the others, so
 that `from_pretrained` opens that name as it opens one of TRL's. They are hard links, or copies where the disk has none:
@@ -10,16 +10,27 @@ import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers import TrainerState
 
 from paceline.base_directory import local_path
 from paceline.checkpoints.existing_runs import LOCK, WRITTEN, WriteLock, holds_work
 from paceline.checkpoints.finding import Checkpoint, free_name, original, originals
+from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import link_or_copy, write_or_explain
-from paceline.errors import CheckpointError, ConfigError, StorageError
+from paceline.compat.trl.building import TrainingJob
+from paceline.compat.trl.translation import objective_fields
+from paceline.compat.vocabulary import changed
+from paceline.errors import CheckpointError, ConfigError, ModelError, StorageError, first_line
+from paceline.models.places import FINAL
+from paceline.reports.model_card import named as named_dataset
+from paceline.training.card import card_facts, write_card
+from paceline.training.trainer import updates_per_step
 
 STATE_FILE = "trainer_state.json"
 PREFIX = "checkpoint-"
@@ -201,3 +212,59 @@ def write_metrics(folder: Path, split: str, metrics: Mapping[str, Any], *, combi
         named[everything.name] = {**known, **metrics}
     for name, numbers in named.items():
         write_or_explain(folder / name, json.dumps(numbers, indent=4, sort_keys=True).encode())
+
+
+SHOWN = ("reward", "eval_reward", "train_loss", "entropy", "kl")
+"""Metrics whose newest values show whether the run learned."""
+
+
+def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapping[str, Any]) -> Path:
+    """Write the card with the trainer's own numbers; `card` may hold `model_name`, `dataset_name` and `tags`."""
+    args, dataset, tags = job.args, card.get("dataset_name"), card.get("tags")
+    chosen = args.load_best_model_at_end and state.best_model_checkpoint is not None
+    updates = state.best_global_step if chosen else state.global_step
+    step = (updates or 0) // updates_per_step(job.config)
+    recorded = card_facts(RunDir(job.output_dir), job.config, folder, step=step)
+    # fields that decide the objective; with a preset, the preset and the fields changed beside it
+    names = objective_fields()
+    if args.preset is None:
+        objective = {name: getattr(args, name) for name in ("loss_type", *names)}
+    else:
+        objective = {"preset": args.preset, **{name: getattr(args, name) for name in names if changed(args, name)}}
+    newest = {name: value for line in state.log_history for name, value in line.items()}
+    facts = replace(
+        recorded,
+        name=card.get("model_name") or recorded.name,
+        # the program's own object has no public name
+        dataset=None if dataset is None else named_dataset(dataset, is_local=lambda path: local_path(path).exists()),
+        is_adapter=job.trainer.policy.adapter is not None,
+        prompting=replace(recorded.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
+        tags=tuple([tags] if isinstance(tags, str) else tags or []),
+        numbers={name: float(newest[name]) for name in SHOWN if isinstance(newest.get(name), int | float)},
+        fields=objective,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_card(facts, folder)
+
+
+def upload(job: TrainingJob, state: TrainerState, message: str, card: Mapping[str, Any]) -> str:
+    """Export the model with its card to `final/` and upload it; returns the commit's address (ModelError: refused)."""
+    unknown = set(card) - {"model_name", "dataset_name", "tags"}
+    if unknown:
+        raise ConfigError(
+            f"push_to_hub must not have {sorted(unknown)[0]!r}; it takes model_name, dataset_name and tags"
+        )
+    args, folder = job.args, job.output_dir / FINAL
+    job.export(folder)
+    publish_card(job, state, folder, card)
+    api = HfApi(token=args.hub_token)
+    try:
+        repository = api.create_repo(
+            args.hub_model_id or job.output_dir.name, private=args.hub_private_repo, exist_ok=True
+        )
+        commit = api.upload_folder(
+            repo_id=repository.repo_id, folder_path=str(folder), commit_message=message, revision=args.hub_revision
+        )
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ModelError(f"push_to_hub: {first_line(error)}; the model is in {folder}") from error
+    return str(commit)

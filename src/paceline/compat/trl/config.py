@@ -1,32 +1,195 @@
 """`GRPOConfig`: transformers' TrainingArguments with TRL 1.16's fields and defaults, and a few of Paceline's own.
 
-`grpo_fields.py` and `training_fields.py` say what each field becomes; `translation.py` computes the options.
+`grpo_fields.py` and `training_fields.py` say what each field becomes; `translation.py` computes the options. The
+process among those of a launcher is here too, as scripts ask accelerate for it.
 """
 
 import inspect
 import json
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 from transformers import TrainingArguments
 
 from paceline.compat.layouts import DEEPSPEED_FILE, Agreement, of_deepspeed, of_fsdp, of_launcher, of_sizes
-from paceline.compat.trl.batches import fill_batch_fields
 from paceline.compat.trl.fields import Fields, check_fields, refuse_field
 from paceline.compat.trl.grpo_fields import GRPOFields
-from paceline.compat.trl.processes import ProcessState
-from paceline.compat.trl.translation import objective_options
+from paceline.compat.trl.translation import field_options
 from paceline.errors import ConfigError
 from paceline.reports.trackers import check_trackers
 from paceline.workers.torchrun.environment import Launched, device_index, launched
 
+if TYPE_CHECKING:
+    from paceline.workers.torchrun.launch import Launch
+
 ConfigT = TypeVar("ConfigT", bound=type)
+ScriptFunction = Callable[..., Any]
+
+
+class ProcessState:
+    """The part of accelerate's `PartialState` that applies here: this process among those of a launcher.
+
+    Processes meet when the trainer is made. Inside one of its methods the first process leads and the others answer it,
+    so there nobody waits, and what every process would have to call is refused.
+    """
+
+    fork_launched = debug = False
+    initialized = True
+    deepspeed_plugin = fsdp_plugin = parallelism_config = None
+    is_fsdp2 = False
+
+    def __init__(self, device: torch.device, process: Launched | None, *, mixed_precision: str = "no") -> None:
+        self.device, self.mixed_precision = device, mixed_precision
+        self.num_processes = 1 if process is None else process.size
+        self.process_index = 0 if process is None else process.rank
+        self.local_process_index = 0 if process is None else process.local_rank
+        self.is_main_process, self.is_local_main_process = self.process_index == 0, self.local_process_index == 0
+        self.is_last_process = self.process_index == self.num_processes - 1
+        self.launch: Launch | None = None
+        """The trainer's launch on several processes, once it is made."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out connections to other processes in copies and files."""
+        return {**vars(self), "launch": None}
+
+    @property
+    def use_distributed(self) -> bool:
+        """True for one of several processes."""
+        return self.num_processes > 1
+
+    @property
+    def distributed_type(self) -> Any:
+        """`DistributedType` of accelerate where a program has loaded it, or the text that equals it."""
+        name = "NO" if self.num_processes == 1 else "MULTI_GPU" if self.device.type == "cuda" else "MULTI_CPU"
+        known = sys.modules.get("accelerate.utils.dataclasses")
+        return name if known is None else known.DistributedType(name)
+
+    @property
+    def backend(self) -> str | None:
+        """Library by which processes talk; None for one process."""
+        return None if self.num_processes == 1 else "nccl" if self.device.type == "cuda" else "gloo"
+
+    @property
+    def default_device(self) -> torch.device:
+        """Device of this process."""
+        return self.device
+
+    def set_device(self) -> None:
+        """Do nothing: the device was set when the arguments were made."""
+
+    def destroy_process_group(self, group: Any = None) -> None:
+        """Do nothing: groups end with the program."""
+
+    @property
+    def _is_led(self) -> bool:
+        return self.launch is not None and self.launch.is_leading
+
+    @property
+    def _has_met(self) -> bool:
+        return self.num_processes > 1 and dist.is_initialized() and dist.get_world_size() == self.num_processes
+
+    def wait_for_everyone(self) -> None:
+        """Wait until all processes have come here; not before they have met, nor where the first one leads."""
+        if self._has_met and not self._is_led:
+            dist.barrier()
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Let the other processes wait until the first one has done the block."""
+        with self._first(self.is_main_process):
+            yield
+
+    @contextmanager
+    def local_main_process_first(self) -> Iterator[None]:
+        """Let the other processes wait until the first one of each machine has done the block."""
+        with self._first(self.is_local_main_process):
+            yield
+
+    @contextmanager
+    def _first(self, is_first: bool) -> Iterator[None]:
+        if not is_first:
+            self.wait_for_everyone()
+        yield
+        if is_first:
+            self.wait_for_everyone()
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print on the first process."""
+        if self.is_main_process:
+            print(*values, **options)
+
+    def on_main_process(self, function: ScriptFunction) -> ScriptFunction:
+        """Return the function on the first process, and one that does nothing on the others."""
+        return function if self.is_main_process else _nothing
+
+    def on_local_main_process(self, function: ScriptFunction) -> ScriptFunction:
+        """Return the function on the first process of each machine, and one that does nothing on the others."""
+        return function if self.is_local_main_process else _nothing
+
+    def on_last_process(self, function: ScriptFunction) -> ScriptFunction:
+        """Return the function on the last process, and one that does nothing on the others."""
+        return function if self.is_last_process else _nothing
+
+    def on_process(self, function: ScriptFunction | None = None, process_index: int | None = None) -> ScriptFunction:
+        """Return the function on one process, and one that does nothing on the others."""
+        return _only(function, here=process_index == self.process_index)
+
+    def on_local_process(
+        self, function: ScriptFunction | None = None, local_process_index: int | None = None
+    ) -> ScriptFunction:
+        """Return the function on one process of each machine, and one that does nothing on the others."""
+        return _only(function, here=local_process_index == self.local_process_index)
+
+    @contextmanager
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+        """Give this process its part of a list, a tensor, or a dict of them; the first ones have one more."""
+        size = len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+        share, more = divmod(size, self.num_processes)
+        start = self.process_index * share + min(self.process_index, more)
+        end = start + share + (self.process_index < more)
+        longest = share + (more > 0)
+
+        def part(values: Any) -> Any:
+            share = values[start:end]
+            if not apply_padding or not size or len(share) == longest:
+                return share
+            last = values[size - 1 :]
+            return torch.cat([share, last]) if isinstance(share, Tensor) else share + last
+
+        yield {name: part(values) for name, values in inputs.items()} if isinstance(inputs, Mapping) else part(inputs)
+
+    def _gathered(self, name: str, value: Any) -> list[Any]:
+        """Return each process's value, in their order; ConfigError where not all of them can come here."""
+        if self.num_processes == 1:
+            return [value]
+        if self._is_led or not self._has_met:
+            where = "while the trainer runs, when the first process alone leads" if self._is_led else "so early"
+            raise ConfigError(
+                f"accelerator.{name} must be called on all {self.num_processes} processes at once, which they cannot "
+                f"{where}; call it after the trainer's method has returned, or log by log_metric"
+            )
+        gathered: list[Any] = [None] * self.num_processes
+        dist.all_gather_object(gathered, value)
+        return gathered
+
+
+def _nothing(*values: Any, **named: Any) -> None:
+    """Do nothing."""
+
+
+def _only(function: ScriptFunction | None, *, here: bool) -> ScriptFunction:
+    if function is None:
+        return lambda decorated: decorated if here else _nothing
+    return function if here else _nothing
 
 
 def with_defaults_of_trl(cls: ConfigT) -> ConfigT:
@@ -83,17 +246,13 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
             self.report_to = list(check_trackers(("all",)))
         with self._own_layout():
             super().__post_init__()  # type: ignore[no-untyped-call]
-        fill_batch_fields(self)
-        objective_options(self)
-        self._hold_files()
-        layout_options(self, os.environ)
-
-    def _hold_files(self) -> None:
-        """Make names of files that the trainer reads again absolute: the program may change its directory before."""
+        field_options(self)
+        # files that the trainer reads again: the program may change its directory before
         if isinstance(self.deepspeed, str) and not self.deepspeed.lstrip().startswith("{"):
             self.deepspeed = os.path.abspath(self.deepspeed)
         if os.environ.get(DEEPSPEED_FILE, "None") != "None":
             os.environ[DEEPSPEED_FILE] = os.path.abspath(os.environ[DEEPSPEED_FILE])
+        layout_options(self, os.environ)
 
     @property
     def launched(self) -> Launched | None:

@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.messages import plain_value
-from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.environments import NO_ENVIRONMENTS, ROW, GivenEnvironments
 from paceline.compat.trl.fields import Fields
 from paceline.compat.trl.training_fields import NO_LIMIT
@@ -35,20 +34,6 @@ TRAINING = "train_dataset"
 """The trainer's argument with the rows to train on."""
 EMPTY_PROMPT = ({"role": "user", "content": ""},)
 """Prompt of a row without one: its environment writes it."""
-
-
-def placeholders(args: Fields) -> list[Mapping[str, Any]]:
-    """Rows of a trainer without a dataset, as many as one batch of rollouts takes: the environment owns the data.
-
-    Raises:
-        ConfigError: nothing says how long to train.
-    """
-    if args.max_steps <= 0:
-        raise ConfigError(
-            f"max_steps must be above 0 without train_dataset, got {args.max_steps}: the environment writes the "
-            "prompts, and nothing else says how long to train"
-        )
-    return [{"prompt": [dict(EMPTY_PROMPT[0])]} for _ in range(batches_of(args).prompts_per_step)]
 
 
 def check_columns(dataset: Any, name: str, *, may_lack_prompt: bool = False) -> None:

@@ -138,39 +138,41 @@ Fields.TABLE = Fields
 
 
 def check_fields(args: Fields) -> None:
-    """Check every field by itself (ConfigError); text of a number becomes the number."""
-    for name, meaning in MEANINGS.items():
-        if meaning.kind == "refused" and changed(args, name) and (meaning.switch is None or meaning.switch.is_on(args)):
-            value = getattr(args, name)
-            if not any(same(value, other) for other in meaning.also):
-                raise ConfigError(f"{name} must be left out, got {value!r}: {meaning.text}")
-    _settle_numbers(args)
+    """Check every field by itself, in one pass over the rows (ConfigError); text of a number becomes the number."""
+    declared = {field.name: field for field in fields(args)}
     scaled: object = args.scale_rewards
     if isinstance(scaled, bool):
         args.scale_rewards = "group" if scaled else "none"
     for name, meaning in MEANINGS.items():
         value = getattr(args, name)
-        if meaning.choices and value not in meaning.choices and (value is not None or changed(args, name)):
-            value, choices = value.value if isinstance(value, Enum) else value, ", ".join(meaning.choices)
-            if value in meaning.absent:
-                raise ConfigError(f"{name} {value!r} is not offered: {meaning.absent[value]}; take one of {choices}")
-            remedy = suggest(str(value), meaning.choices, otherwise=meaning.remedy)
-            raise ConfigError(f"{name} must be one of {choices}, got {value!r}", remedies=[remedy] if remedy else [])
-
-
-def _settle_numbers(args: Fields) -> None:
-    for field in fields(args):
-        if field.name not in MEANINGS:  # of a program's own class below GRPOConfig
-            continue
-        is_union = typing.get_origin(field.type) in (typing.Union, UnionType)
-        kinds: set[Any] = set(typing.get_args(field.type)) if is_union else {field.type}
-        if kinds <= {int, float, NoneType} and kinds & {int, float}:
-            value = getattr(args, field.name)
-            may_be_none = NoneType in kinds or MEANINGS[field.name].may_be_none or field.default is None
+        if meaning.kind == "refused":
+            _check_refused(args, name, meaning, value)
+        elif meaning.choices:
+            if value not in meaning.choices and (value is not None or changed(args, name)):
+                raise _no_choice(name, meaning, value)
+        elif (whole := _counts_whole(kind := declared[name].type)) is not None:
+            may_be_none = meaning.may_be_none or NoneType in typing.get_args(kind) or declared[name].default is None
             if not (value is None and may_be_none):
-                settled = _number(field.name, value, whole=float not in kinds)
-                if settled is not value:
-                    setattr(args, field.name, settled)
+                setattr(args, name, _number(name, value, whole=whole))
+
+
+def _check_refused(args: Fields, name: str, meaning: Meaning, value: object) -> None:
+    is_on = meaning.switch is None or meaning.switch.is_on(args)
+    if is_on and changed(args, name) and not any(same(value, other) for other in meaning.also):
+        raise ConfigError(f"{name} must be left out, got {value!r}: {meaning.text}")
+
+
+def _no_choice(name: str, meaning: Meaning, value: Any) -> ConfigError:
+    value, choices = value.value if isinstance(value, Enum) else value, ", ".join(meaning.choices)
+    remedy = suggest(str(value), meaning.choices, otherwise=meaning.remedy)
+    return ConfigError(f"{name} must be one of {choices}, got {value!r}", remedies=[remedy] if remedy else [])
+
+
+def _counts_whole(kind: Any) -> bool | None:
+    """True for the type of a whole number, False for that of any number, None for every other type."""
+    is_union = typing.get_origin(kind) in (typing.Union, UnionType)
+    kinds = {*(typing.get_args(kind) if is_union else (kind,))} - {NoneType}
+    return float not in kinds if kinds and kinds <= {int, float} else None
 
 
 def _number(name: str, value: Any, *, whole: bool) -> Any:

@@ -1,19 +1,23 @@
-"""A trainer as the observer of its loop: transformers' callbacks, best model, last numbers."""
+"""A trainer's run around the loop, which it observes: transformers' callbacks, best model, last numbers."""
 
 import logging
 import math
 import os
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, Protocol, cast
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 from transformers import TrainerControl, TrainerState
-from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
 from paceline.checkpoints.finding import Checkpoint, discard, read_checkpoint, step_directory
 from paceline.compat.trl import history
+from paceline.compat.trl.batches import describe_plan
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.checkpoints import (
     PREFIX,
@@ -26,55 +30,32 @@ from paceline.compat.trl.checkpoints import (
     step_of_name,
     write_state,
 )
-from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.fields import in_field_names
 from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
-from paceline.errors import ConfigError
+from paceline.config.reading import options
+from paceline.config.sections import Config
+from paceline.errors import CheckpointError, ConfigError
 from paceline.reports.console import open_console
 from paceline.reports.trackers import Trackers
+from paceline.runtime.interrupts import GraceOver
+from paceline.training.backend import OneProcess
 from paceline.training.evaluation import EvalResult, RewardResult
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
+from paceline.training.setup.inputs import RunInputs
+from paceline.training.setup.named_code import allow_named_code
+from paceline.training.setup.run_request import RunRequest, Wording
 from paceline.training.trainer import updates_per_step
+from paceline.workers.backend import WorkerBackend
 
 LOGGER = logging.getLogger(__name__)
 
 
-class ObservedTrainer(Protocol):
-    """Methods and values of the trainer that its observer uses, and no others.
-
-    A program may override the public methods; TRL's subclasses put numbers into `_metrics`.
-    """
-
-    eval_dataset: Any
-    callback_handler: CallbackHandler
-    state: TrainerState
-    _environments: GivenEnvironments
-    _metrics: dict[str, defaultdict[str, list[float]]]
-
-    @property
-    def entropy_coef(self) -> float:
-        """Weight of the entropy bonus as it is now."""
-
-    def get_train_dataloader(self) -> Any:
-        """Rows in the order of the first epoch's steps."""
-
-    def get_eval_dataloader(self) -> Any:
-        """Rows of the one evaluation dataset."""
-
-    def evaluate(self) -> LogNumbers:
-        """Measure on held-out prompts, and tell the observer."""
-
-    def log(self, logs: LogNumbers) -> None:
-        """Log numbers, through the observer."""
-
-    def save_model(self, output_dir: str, _internal_call: bool) -> None:
-        """Write the model into a directory."""
-
-    def _refuse_late_changes(self) -> None:
-        """Refuse what has changed since the trainer was made (ConfigError)."""
+MAY_CHANGE = frozenset(option.name for option in options()) - {"model"}
+"""A resumed run takes other arguments and other rows, which it says and notes, but trains no other model."""
+WORDING = Wording(resume=lambda _: "train(resume_from_checkpoint=True)", reword=in_field_names)
 
 
 class CallbackObserver:
@@ -84,8 +65,8 @@ class CallbackObserver:
     in transformers' order.
     """
 
-    def __init__(self, trainer: ObservedTrainer, job: TrainingJob, reward_log: RewardLog) -> None:
-        """Start without an open run."""
+    def __init__(self, trainer: Any, job: TrainingJob, reward_log: RewardLog) -> None:
+        """Start without an open run; `trainer` is a `GRPOTrainer`, whose file imports this one."""
         self.trainer, self.job, self.reward_log = trainer, job, reward_log
         self.handler, self.args, self.state = trainer.callback_handler, job.args, trainer.state
         self.control, self.console = TrainerControl(), open_console()
@@ -97,6 +78,41 @@ class CallbackObserver:
         """Global steps of the checkpoints that have transformers' name, when it was last looked."""
         self._window: list[LogNumbers] = []
         self._in_epoch = False
+
+    def train(self, job: TrainingJob, resume: Path | bool, *, before: str = "") -> TrainOutput:
+        """Run all steps, load the best model if asked, write the final directory and the last numbers.
+
+        `before` is a sentence on the trainer's earlier run, if this one starts from its weights. A signal to stop ends
+        the run after its step with a checkpoint: KeyboardInterrupt of Ctrl-C, SystemExit of SIGTERM.
+        """
+        started, named = time.perf_counter(), Path(str(job.args.output_dir))
+        request = RunRequest(
+            config=job.config, output_dir=job.output_dir, named=named, base=job.base, resume=resume, override=MAY_CHANGE
+        )
+        allow_named_code(job.config, None, {}, output_dir=job.output_dir)
+        with RunSession(request, job.inputs, WORDING) as session:
+            self.restore(session.checkpoint)
+            try:
+                run = session.start(
+                    partial(_restored, job, goes_on=bool(before)),
+                    self,
+                    opening=[describe_plan(job.args, job.config), *job.notes, *filter(None, [before])],
+                    run_name=job.args.run_name,
+                )
+                try:
+                    interrupt = session.run_steps()
+                    how = f"{interrupt} after step {run.state.step}"
+                except GraceOver as over:
+                    interrupt, how = session.signal, "; ".join(over.args)
+                if interrupt is None:
+                    return self._finish(session, seconds=time.perf_counter() - started)
+                notify(run, [f"{how}; {WORDING.resume(job.output_dir)} goes on"])
+                if interrupt == signal.SIGTERM.name:
+                    raise SystemExit(128 + signal.SIGTERM)
+                raise KeyboardInterrupt(how)
+            finally:
+                # later logs and evaluations do not belong to the run
+                self.run, self.trackers = None, Trackers(opened=())
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         """Set the trainer's own state, which reward functions hold too, as at a checkpoint or new."""
@@ -131,10 +147,6 @@ class CallbackObserver:
         folder = run.run_dir.path
         forget(folder, [number for number in named_directories(folder) if number > self.state.global_step])
         self._named = named_checkpoints(folder)
-
-    def stop(self) -> None:
-        """Close the run: later logs and evaluations do not belong to it."""
-        self.run, self.trackers = None, Trackers(opened=())
 
     def begin(self, steps_done: int) -> Requests:
         """Save weights of an earlier run, fire on_train_begin, and evaluate if `eval_on_start` is set."""
@@ -302,7 +314,7 @@ class CallbackObserver:
         self.trackers.log(history.tracker_numbers(logs), self.state.global_step)
         self._fire("on_log", logs=logs)
 
-    def finish(self, session: RunSession, *, seconds: float) -> TrainOutput:
+    def _finish(self, session: RunSession, *, seconds: float) -> TrainOutput:
         """Load the best model if asked, write the final directory, and log the summary with what is not logged yet."""
         run, state, args = session.run, self.state, self.args
         step = run.state.step
@@ -355,3 +367,24 @@ class CallbackObserver:
     def _fire(self, event: str, **more: Any) -> None:
         control = getattr(self.handler, event)(self.args, self.state, self.control, **more)
         self.control = self.control if control is None else control
+
+
+@contextmanager
+def _restored(
+    job: TrainingJob, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, *, goes_on: bool
+) -> Iterator[OneProcess | WorkerBackend]:
+    """The `BackendFactory` of a trainer, whose weights are loaded when it is made."""
+    if checkpoint is not None:
+        version, updates = checkpoint.state.policy_version, checkpoint.state.step * updates_per_step(config)
+        if not job.makes_scheduler and version > updates:
+            raise CheckpointError(
+                f"{checkpoint.path} is of weights with {version} updates, {updates} of them this run's, and the state "
+                "of the program's own scheduler after those before is not known; start a new run from its weights with "
+                f"model={str(checkpoint.model)!r}, or leave the scheduler in optimizers out"
+            )
+        job.backend.restore(checkpoint)
+    elif job.backend.policy_version > 0 and not goes_on:
+        raise CheckpointError(
+            f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; make a new trainer"
+        )
+    yield job.backend

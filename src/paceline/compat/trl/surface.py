@@ -17,7 +17,6 @@ from transformers import GenerationConfig
 from transformers.trainer import Trainer
 from transformers.trainer_utils import IntervalStrategy
 
-from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.fields import MEANINGS, Fields
 from paceline.errors import ConfigError
 
@@ -276,7 +275,7 @@ MIRRORED = (
 """Fields of the arguments that TRL's trainer has under the same names."""
 
 
-def attributes_of(args: GRPOConfig, tokenizer: Any, model: Any) -> dict[str, Any]:
+def attributes_of(args: Fields, tokenizer: Any, model: Any) -> dict[str, Any]:
     """Attributes of TRL's trainer that follow from its arguments, with TRL's meaning."""
     return {
         **{name: getattr(args, name) for name in MIRRORED},
@@ -304,5 +303,5 @@ def attributes_of(args: GRPOConfig, tokenizer: Any, model: Any) -> dict[str, Any
         "current_flos": 0,
         "data_collator": list,
         "_tokenizer": tokenizer,
-        "_train_batch_size": args.train_batch_size,
+        "_train_batch_size": args.per_device_train_batch_size,
     }

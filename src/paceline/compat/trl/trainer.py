@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,18 +18,26 @@ from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
 
 from paceline.base_directory import held_base, working_directory
+from paceline.checkpoints.existing_runs import holds_work
 from paceline.compat.trl import surface
 from paceline.compat.trl.arguments import (
     Callback,
     TrainerArguments,
     check_callbacks,
-    either,
     read_arguments,
     refuse_what_is_not_offered,
 )
 from paceline.compat.trl.batches import interval
-from paceline.compat.trl.building import build, held_out_evaluators, model_name, quantizations
-from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_metrics, write_state
+from paceline.compat.trl.building import build, held_out_evaluators, model_name
+from paceline.compat.trl.checkpoints import (
+    existing_run,
+    publish_card,
+    resume_point,
+    set_run_aside,
+    upload,
+    write_metrics,
+    write_state,
+)
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import addressed, size_of
 from paceline.compat.trl.environments import environment_reward
@@ -36,10 +45,8 @@ from paceline.compat.trl.fields import errors_in_field_names
 from paceline.compat.trl.generate import Generated, VllmWeights, generated, of_rollout_func, sampling_by_program
 from paceline.compat.trl.history import LogPrinter, LogProgress, metrics_text
 from paceline.compat.trl.observer import CallbackObserver
-from paceline.compat.trl.processes import ScriptAccelerator
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.running import publish_card, run_training, upload
-from paceline.compat.trl.script_methods import ScriptMethods, gathered_on_rank_0, on_all_ranks, on_rank_0
+from paceline.compat.trl.scripts import ScriptAccelerator, ScriptMethods, gathered_on_rank_0, on_all_ranks, on_rank_0
 from paceline.compat.trl.surface import overridable
 from paceline.compat.trl.training_fields import ELSEWHERE
 from paceline.errors import ConfigError
@@ -47,6 +54,8 @@ from paceline.metrics.statistics import mean_and_std
 from paceline.rewards.model import RewardModel
 from paceline.training.evaluation import EvalResult
 from paceline.training.run import evaluate
+
+LOGGER = logging.getLogger(__name__)
 
 
 @surface.complete
@@ -101,16 +110,16 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             arguments = read_arguments(
                 self.args,
                 model=model,
-                reward_funcs=either(reward_funcs=reward_funcs, reward_model=reward_model),
+                reward_funcs=reward_funcs,
+                reward_model=reward_model,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
                 processing_class=processing_class,
-                reward_processing_classes=either(
-                    reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
-                ),
+                reward_processing_classes=reward_processing_classes,
+                reward_processing_class=reward_processing_class,
                 optimizers=optimizers,
                 peft_config=peft_config,
-                quantization_config=either(**quantizations(self.args, quantization_config)),
+                quantization_config=quantization_config,
                 tools=tools,
                 environment_factory=environment_factory,
                 rollout_func=rollout_func,
@@ -152,6 +161,8 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             arguments = replace(arguments, rollout_func=lambda prompts: self.rollout_func(prompts, self))
         with errors_in_field_names(), held_base(working_directory()):
             self._job = build(arguments, context)
+        if not self.args.resume_from_checkpoint and holds_work(self._job.output_dir):
+            LOGGER.warning(existing_run(self.args.output_dir))  # train() may still be asked to resume
         log.take()  # what the trial call before the first step logged
 
     def _show_parts(self) -> None:
@@ -251,7 +262,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         self.__dict__["is_in_train"] = True
         try:
             with errors_in_field_names(), sampling_by_program(self._job):
-                output = run_training(self._job, self._observer, resume, before=before)
+                output = self._observer.train(self._job, resume, before=before)
         finally:
             self.__dict__["is_in_train"] = False
         if self.args.push_to_hub:

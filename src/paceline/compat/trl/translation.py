@@ -87,23 +87,18 @@ def translate(args: Fields, context: RunContext) -> Config:
     Rewards keep the given order, models among functions, so that weights match. Saving and evaluation intervals are in
     steps for the strategy `steps`, else 0: the trainer handles the other strategies. A ConfigError names fields.
     """
-    check_fields(args)
-    fill_batch_fields(args)
-    _check_checkpointing(args)
-    batches, prompts, limit = batches_of(args), context.num_prompts, args.max_prompt_length
-    fits = _fitting(args, context)
-    if args.temperature <= 0:
+    check_fields(args)  # again, as a program may have set a field since
+    options, batches = field_options(args), batches_of(args)
+    prompts, limit, fits = context.num_prompts, args.max_prompt_length, _fitting(args, context)
+    calling, names, weights = args.max_tool_calling_iterations, context.reward_names, args.reward_weights
+    if context.environments and calling is not None and calling < 0:
+        raise ConfigError(f"max_tool_calling_iterations must be at least 0, got {calling!r}")
+    if weights is not None and len(weights) != len(names):
         raise ConfigError(
-            f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
+            f"reward_weights must have one number for each of the {len(names)} rewards ({', '.join(names)}), got "
+            f"{weights!r}"
         )
-    options: Options = {
-        **{name: value for name, value in options_of(args).items() if name not in OPTIONS},
-        **objective_options(args),
-        # keywords win over the fields of the same name
-        **_model_keywords(args),
-        **_sampling_keywords(args),
-        **_template_keywords(args),
-        **_schedule_keywords(args),
+    options |= {
         **context.layout,
         # data and rewards
         "model": context.model,
@@ -111,31 +106,22 @@ def translate(args: Fields, context: RunContext) -> Config:
         "max_prompt_length": fits if limit is None else limit,
         # the messages that a conversation goes on from cannot be cut
         "long_prompts": "error" if limit is None or context.environments else "truncate_left",
-        "reward_funcs": context.reward_names,
+        "reward_funcs": names,
         "environment": context.environments,
-        "max_turns": _turns(args) if context.environments else None,
-        "reward_weights": _weights(args, context),
-        # the step and the run
-        "prompts_per_step": batches.prompts_per_step,
-        "adam_betas": (args.adam_beta1, args.adam_beta2),
-        "num_minibatches": batches.num_minibatches,
+        "max_turns": calling + 1 if context.environments and calling is not None else None,
+        "reward_weights": weights,
+        # the run
         "warmup_steps": warmup_steps(args, prompts),
         "save_steps": interval(args, "save", prompts),
         "background_save": False,  # on_save finds the checkpoint on disk, and the trainer's state as it was
-        # evaluation
         "eval_steps": interval(args, "eval", prompts),
         "eval_size": None,
-        "eval_generations": args.num_generations if args.num_generations_eval is None else args.num_generations_eval,
-        "eval_temperature": args.temperature,
-        "eval_reward_func": (*context.reward_names, *context.environment_rewards)[0],
+        "eval_reward_func": (*names, *context.environment_rewards)[0],
     }
     if args.max_steps > 0:
         options["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
     else:
         options["num_epochs"] = args.num_train_epochs
-    if args.use_vllm:
-        options["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
-        options["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
     if args.sync_ref_model:
         options["ref_sync"] = (_reference_steps(args, context), args.ref_model_mixup_alpha)
     try:
@@ -144,22 +130,41 @@ def translate(args: Fields, context: RunContext) -> Config:
         raise of_fields(error) from None
 
 
-def _turns(args: Fields) -> int | None:
-    """Turns of the model: one more than may call tools."""
-    iterations = args.max_tool_calling_iterations
-    if iterations is not None and iterations < 0:
-        raise ConfigError(f"max_tool_calling_iterations must be at least 0, got {iterations!r}")
-    return None if iterations is None else iterations + 1
+def field_options(args: Fields) -> Options:
+    """Translate all that checked fields decide by themselves; ConfigError for fields that contradict each other.
 
-
-def _weights(args: Fields, context: RunContext) -> list[float] | None:
-    names, weights = context.reward_names, args.reward_weights
-    if weights is not None and len(weights) != len(names):
+    `GRPOConfig` calls this for its refusals, `translate` for its options: each rule and each option stands here once.
+    """
+    batches = fill_batch_fields(args)
+    if bool(args.gradient_checkpointing) != bool(args.activation_checkpointing):
         raise ConfigError(
-            f"reward_weights must have one number for each of the {len(names)} rewards ({', '.join(names)}), got "
-            f"{weights!r}"
+            f"gradient_checkpointing must be activation_checkpointing ({args.activation_checkpointing}), its new name, "
+            f"got {args.gradient_checkpointing!r}; set both"
         )
-    return weights
+    for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
+        # either value of `use_reentrant` gives the same gradient
+        _refuse_rest(name, keywords_of(args, name), {"use_reentrant": None}, ("use_reentrant",))
+    if args.temperature <= 0:
+        raise ConfigError(
+            f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
+        )
+    options: Options = {
+        **_objective(args),
+        # keywords win over the fields of the same name
+        **_model_keywords(args),
+        **_sampling_keywords(args),
+        **_template_keywords(args),
+        **_schedule_keywords(args),
+        "prompts_per_step": batches.prompts_per_step,
+        "num_minibatches": batches.num_minibatches,
+        "adam_betas": (args.adam_beta1, args.adam_beta2),
+        "eval_generations": args.num_generations if args.num_generations_eval is None else args.num_generations_eval,
+        "eval_temperature": args.temperature,
+    }
+    if args.use_vllm:
+        options["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
+        options["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
+    return options
 
 
 def _fitting(args: Fields, context: RunContext) -> int:
@@ -246,17 +251,6 @@ def _model_keywords(args: Fields) -> Options:
     return options
 
 
-def _check_checkpointing(args: Fields) -> None:
-    """Refuse old and new names that disagree; either value of `use_reentrant` gives the same gradient."""
-    if bool(args.gradient_checkpointing) != bool(args.activation_checkpointing):
-        raise ConfigError(
-            f"gradient_checkpointing must be activation_checkpointing ({args.activation_checkpointing}), its new name, "
-            f"got {args.gradient_checkpointing!r}; set both"
-        )
-    for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
-        _refuse_rest(name, keywords_of(args, name), {"use_reentrant": None}, ("use_reentrant",))
-
-
 def _schedule_keywords(args: Fields) -> Options:
     keywords = keywords_of(args, "lr_scheduler_kwargs")
     _refuse_rest("lr_scheduler_kwargs", keywords, dict.fromkeys(SCHEDULERS[args.lr_scheduler_type]), ())
@@ -316,9 +310,12 @@ def objective_fields() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for option in OPTIONS if option not in UNSET for name in DECIDED_BY[option]))
 
 
-def objective_options(args: Fields) -> Options:
-    """The objective as options, but for the reference's steps; ConfigError for a field that its loss leaves idle."""
-    bound = LOSSES[args.loss_type][0]
+def _objective(args: Fields) -> Options:
+    """Options of fields that become one by themselves, and of the objective but for the reference's steps.
+
+    ConfigError for a field that its loss leaves idle.
+    """
+    bound, average = LOSSES[args.loss_type]
     loss = f"loss_type {args.loss_type!r}"
     if args.preset is not None and not changed(args, "loss_type"):
         bound, loss = str(PRESETS[args.preset].values.get("bound", "clip")), f"preset {args.preset!r}"
@@ -334,20 +331,15 @@ def objective_options(args: Fields) -> Options:
             f"scale_rewards must be left out with multi_objective_aggregation 'normalize_then_sum', got "
             f"{args.scale_rewards!r}: each reward is divided by its group's std, their sum by the batch's"
         )
-    alone = {name: value for name, value in options_of(args).items() if name in OPTIONS}
-    decided = {**alone, "average": LOSSES[args.loss_type][1], "average_over": "all", **_bound(args, bound)}
+    decided = {**options_of(args), "average": average, "average_over": "all", **_bound(args, bound)}
     decided["reward_aggregation"] = args.multi_objective_aggregation
     decided["advantage"] = "batch" if both else ADVANTAGES[args.scale_rewards]
     if args.preset is not None:
-        decided = {
-            name: value for name, value in decided.items() if any(changed(args, key) for key in DECIDED_BY[name])
-        }
-        decided["preset"] = args.preset
+        by_preset = {name for name in OPTIONS if not any(changed(args, key) for key in DECIDED_BY[name])}
+        decided = {name: value for name, value in decided.items() if name not in by_preset} | {"preset": args.preset}
     if args.use_adaptive_entropy:
-        decided["entropy_target"] = (
-            *(args.entropy_target, args.entropy_coef_min, args.entropy_coef_max),
-            args.entropy_coef_delta,
-        )
+        bounds = (args.entropy_coef_min, args.entropy_coef_max)
+        decided["entropy_target"] = (args.entropy_target, *bounds, args.entropy_coef_delta)
     return {**decided, **_correction(args)}
 
 

@@ -6,7 +6,7 @@ tasks.py    model, rows, prompts, adapter, reward functions
 
 from dataclasses import replace
 
-from paceline.compat.commands.fields import CommandContext, field_names, from_fields
+from paceline.compat.commands.fields import FIELD_NAMES, CommandContext, from_fields
 from paceline.compat.commands.flags import (
     Flags,
     FlagWords,
@@ -42,7 +42,7 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
     start, refusals = started(replace(command, environment=_environment(command))), Refusals()
     environment = {name: value for name, value in start.environment.items() if name in command.environment}
     translation = Translation(notes=list(start.notes), environment=environment)
-    flags = read_flags(words, (*field_names(), *KNOWN), "ms-swift", translation, refusals)
+    flags = read_flags(words, (*FIELD_NAMES, *KNOWN), "ms-swift", translation, refusals)
     kind = value_of(flags, "rlhf_type")
     if kind != "grpo":
         raise ConfigError(
@@ -117,7 +117,7 @@ def _after_rlhf(words: FlagWords) -> FlagWords | None:
 def _fields(flags: Flags) -> Flags:
     """Its flags under the names of TRL's fields."""
     handled = {*FIELDS, *(name for name, row in MEANINGS.items() if row.kind in ("idle", "refused"))}
-    fields = {name: words for name, words in flags.items() if name in field_names() and name not in handled}
+    fields = {name: words for name, words in flags.items() if name in FIELD_NAMES and name not in handled}
     for flag, name in FIELDS.items():
         if flag in flags:
             fields[name] = flags[flag]

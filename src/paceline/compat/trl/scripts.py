@@ -1,29 +1,192 @@
-"""Accelerate's interface for scripts: `args.distributed_state` and `trainer.accelerator`.
+"""What scripts ask of a trainer beside training: rows, counts, callbacks, accelerate's interface; all ranks' calls."""
 
-Processes meet when the trainer is made. Inside one of its methods the first process leads and the others answer it, so
-there nobody waits, and what every process would have to call is refused.
-"""
-
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer_callback import CallbackHandler
 
+from paceline.base_directory import held_base
+from paceline.compat.trl.arguments import Callback, check_callbacks
+from paceline.compat.trl.building import TrainingJob
+from paceline.compat.trl.config import GRPOConfig, ProcessState
+from paceline.compat.trl.datasets import RowOrder, row_loader, size_of
+from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.fields import Fields
+from paceline.compat.trl.history import shown_metrics
+from paceline.compat.trl.surface import overridable
+from paceline.data.rows import task_index
 from paceline.errors import ConfigError
 from paceline.workers.torchrun.environment import Launched
 
 if TYPE_CHECKING:
-    from paceline.workers.torchrun.launch import Launch
+    Trainer = object  # what is overridden takes other arguments
+else:
+    from transformers.trainer import Trainer
 
-ScriptFunction = Callable[..., Any]
 
-NOT_OFFERED: Mapping[str, str] = {
+class ScriptMethods(Trainer):
+    """Base of `GRPOTrainer`, which sets what these methods read; nothing of transformers' own loop runs."""
+
+    if TYPE_CHECKING:
+        args: GRPOConfig
+        train_dataset: Any
+        eval_dataset: Any
+        state: TrainerState
+        model: Any
+        optimizer: Any
+        callback_handler: CallbackHandler
+        _job: TrainingJob
+        _environments: GivenEnvironments
+
+    @property
+    def environments(self) -> list[Any]:
+        """Objects of `environment_factory` in the order of the completions since the present step began."""
+        return self._environments.objects
+
+    @property
+    def _env_tools(self) -> dict[str | None, list[Any]]:
+        """Functions of each environment under TRL's name for them: by its key, or None where there is one alone."""
+        chosen = self._environments.are_chosen
+        return {name if chosen else None: list(tools) for name, tools in self._environments.offered.items()}
+
+    @property
+    def _environment_pool(self) -> dict[str | None, list[Any]]:
+        """Objects of each environment that no conversation has, by the same names."""
+        chosen = self._environments.are_chosen
+        return {name if chosen else None: pool.free for name, pool in self._environments.pools.items()}
+
+    @property
+    def entropy_coef(self) -> float:
+        """Weight of the entropy bonus as it is now; `use_adaptive_entropy` changes it with every update."""
+        return self._job.trainer.learner.entropy_control[0]
+
+    @overridable
+    def get_learning_rates(self) -> list[float]:
+        """Rate of each parameter group at its last update."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    @overridable
+    def get_num_trainable_parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    @overridable
+    def add_callback(self, callback: Callback) -> None:
+        """Add a callback."""
+        check_callbacks([callback], self.args)
+        self.callback_handler.add_callback(callback)
+
+    @overridable
+    def pop_callback(self, callback: Callback) -> TrainerCallback | None:
+        """Remove a callback and return it; None if there is no such one."""
+        removed: TrainerCallback | None = self.callback_handler.pop_callback(callback)
+        return removed
+
+    @overridable
+    def remove_callback(self, callback: Callback) -> None:
+        """Remove a callback."""
+        self.callback_handler.remove_callback(callback)
+
+    @overridable
+    def is_world_process_zero(self) -> bool:
+        """True on the first process."""
+        return bool(self.args.process_index == 0)
+
+    @overridable
+    def is_local_process_zero(self) -> bool:
+        """True on the first process of each machine."""
+        return bool(self.args.local_process_index == 0)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""
+        size, config = size_of(self.train_dataset), self._job.config
+        shuffle, seed = config.data.shuffle, config.loop.seed
+        return row_loader(
+            self.train_dataset,
+            batch_size=config.loop.prompts_per_step,
+            order=RowOrder(size or 0, lambda at: task_index(at, size=size or 0, seed=seed, shuffle=shuffle)),
+            num_workers=self.args.dataloader_num_workers,
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Batches of rows in order, of `eval_dataset` or of one of several by name."""
+        named = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
+        dataset = self.eval_dataset if named is None else named
+        if dataset is None or isinstance(dataset, Mapping):
+            raise ConfigError("get_eval_dataloader needs one dataset, or the name of one of several")
+        size = max(1, self.args.per_device_eval_batch_size // self._job.config.evaluation.eval_generations)
+        return row_loader(dataset, batch_size=size, order=None, num_workers=self.args.dataloader_num_workers)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+        """Batches of rows in order."""
+        return self.get_eval_dataloader(test_dataset)
+
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        """Number of rows behind a loader."""
+        return len(dataloader.dataset)  # type: ignore[arg-type] # torch's own is Sized
+
+    def get_total_train_batch_size(self, args: Fields) -> int:
+        """Completions of an update, on all processes."""
+        return int(args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size)
+
+    @overridable
+    def metrics_format(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Numbers as text for a person, as `log_metrics` has them."""
+        return shown_metrics(metrics)
+
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+
+def on_all_ranks(method: MethodT) -> MethodT:
+    """Wrap a method that all ranks call: rank 0 does it with the others' help, and all return its result."""
+
+    @wraps(method)
+    def on_each_rank(trainer: ScriptMethods, *values: Any, **named: Any) -> Any:
+        launch = trainer._job.launch
+        with held_base(trainer._job.base):
+            if launch is None or launch.is_leading:
+                return method(trainer, *values, **named)
+            if not launch.process.leads:
+                return launch.follow(method.__name__)
+            with launch.lead(method.__name__):
+                launch.result = method(trainer, *values, **named)
+                launch.call("be_at", vars(trainer.state))
+            return launch.result
+
+    return cast(MethodT, on_each_rank)
+
+
+def on_rank_0(method: MethodT) -> MethodT:
+    """Wrap a method that rank 0 does alone; on the others nothing happens."""
+
+    @wraps(method)
+    def on_first_rank(trainer: ScriptMethods, *values: Any, **named: Any) -> Any:
+        return method(trainer, *values, **named) if trainer.is_world_process_zero() else None
+
+    return cast(MethodT, on_first_rank)
+
+
+def gathered_on_rank_0(method: MethodT) -> MethodT:
+    """Wrap a method that rank 0 does alone, or with the help of all where each rank holds a part of the weights."""
+    of_parts, of_copies = on_all_ranks(method), on_rank_0(method)
+
+    @wraps(method)
+    def on_first_rank(trainer: ScriptMethods, *values: Any, **named: Any) -> Any:
+        launch = trainer._job.launch
+        return (of_parts if launch is not None and launch.worker.is_split else of_copies)(trainer, *values, **named)
+
+    return cast(MethodT, on_first_rank)
+
+
+NOT_ACCELERATED: Mapping[str, str] = {
     "the trainer's own run writes and reads its checkpoints; take save_steps, callbacks and resume_from_checkpoint": (
         "save_state load_state register_for_checkpointing register_save_state_pre_hook register_load_state_pre_hook "
         "project_configuration save_iteration should_save_model"
@@ -45,150 +208,7 @@ NOT_OFFERED: Mapping[str, str] = {
     ),
 }
 """Names of accelerate's Accelerator that are not here, by the reason."""
-REASONS: Mapping[str, str] = {name: reason for reason, names in NOT_OFFERED.items() for name in names.split()}
-
-
-class ProcessState:
-    """The part of accelerate's `PartialState` that applies here: this process among those of a launcher."""
-
-    fork_launched = debug = False
-    initialized = True
-    deepspeed_plugin = fsdp_plugin = parallelism_config = None
-    is_fsdp2 = False
-
-    def __init__(self, device: torch.device, process: Launched | None, *, mixed_precision: str = "no") -> None:
-        self.device, self.mixed_precision = device, mixed_precision
-        self.num_processes = 1 if process is None else process.size
-        self.process_index = 0 if process is None else process.rank
-        self.local_process_index = 0 if process is None else process.local_rank
-        self.is_main_process, self.is_local_main_process = self.process_index == 0, self.local_process_index == 0
-        self.is_last_process = self.process_index == self.num_processes - 1
-        self.launch: Launch | None = None
-        """The trainer's launch on several processes, once it is made."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out connections to other processes in copies and files."""
-        return {**vars(self), "launch": None}
-
-    @property
-    def use_distributed(self) -> bool:
-        """True for one of several processes."""
-        return self.num_processes > 1
-
-    @property
-    def distributed_type(self) -> Any:
-        """`DistributedType` of accelerate where a program has loaded it, or the text that equals it."""
-        name = "NO" if self.num_processes == 1 else "MULTI_GPU" if self.device.type == "cuda" else "MULTI_CPU"
-        known = sys.modules.get("accelerate.utils.dataclasses")
-        return name if known is None else known.DistributedType(name)
-
-    @property
-    def backend(self) -> str | None:
-        """Library by which processes talk; None for one process."""
-        return None if self.num_processes == 1 else "nccl" if self.device.type == "cuda" else "gloo"
-
-    @property
-    def default_device(self) -> torch.device:
-        """Device of this process."""
-        return self.device
-
-    def set_device(self) -> None:
-        """Do nothing: the device was set when the arguments were made."""
-
-    def destroy_process_group(self, group: Any = None) -> None:
-        """Do nothing: groups end with the program."""
-
-    @property
-    def _is_led(self) -> bool:
-        return self.launch is not None and self.launch.is_leading
-
-    @property
-    def _has_met(self) -> bool:
-        return self.num_processes > 1 and dist.is_initialized() and dist.get_world_size() == self.num_processes
-
-    def wait_for_everyone(self) -> None:
-        """Wait until all processes have come here; not before they have met, nor where the first one leads."""
-        if self._has_met and not self._is_led:
-            dist.barrier()
-
-    @contextmanager
-    def main_process_first(self) -> Iterator[None]:
-        """Let the other processes wait until the first one has done the block."""
-        with self._first(self.is_main_process):
-            yield
-
-    @contextmanager
-    def local_main_process_first(self) -> Iterator[None]:
-        """Let the other processes wait until the first one of each machine has done the block."""
-        with self._first(self.is_local_main_process):
-            yield
-
-    @contextmanager
-    def _first(self, is_first: bool) -> Iterator[None]:
-        if not is_first:
-            self.wait_for_everyone()
-        yield
-        if is_first:
-            self.wait_for_everyone()
-
-    def print(self, *values: Any, **options: Any) -> None:
-        """Print on the first process."""
-        if self.is_main_process:
-            print(*values, **options)
-
-    def on_main_process(self, function: ScriptFunction) -> ScriptFunction:
-        """Return the function on the first process, and one that does nothing on the others."""
-        return function if self.is_main_process else _nothing
-
-    def on_local_main_process(self, function: ScriptFunction) -> ScriptFunction:
-        """Return the function on the first process of each machine, and one that does nothing on the others."""
-        return function if self.is_local_main_process else _nothing
-
-    def on_last_process(self, function: ScriptFunction) -> ScriptFunction:
-        """Return the function on the last process, and one that does nothing on the others."""
-        return function if self.is_last_process else _nothing
-
-    def on_process(self, function: ScriptFunction | None = None, process_index: int | None = None) -> ScriptFunction:
-        """Return the function on one process, and one that does nothing on the others."""
-        return _only(function, here=process_index == self.process_index)
-
-    def on_local_process(
-        self, function: ScriptFunction | None = None, local_process_index: int | None = None
-    ) -> ScriptFunction:
-        """Return the function on one process of each machine, and one that does nothing on the others."""
-        return _only(function, here=local_process_index == self.local_process_index)
-
-    @contextmanager
-    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """Give this process its part of a list, a tensor, or a dict of them; the first ones have one more."""
-        size = len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
-        share, more = divmod(size, self.num_processes)
-        start = self.process_index * share + min(self.process_index, more)
-        end = start + share + (self.process_index < more)
-        longest = share + (more > 0)
-
-        def part(values: Any) -> Any:
-            share = values[start:end]
-            if not apply_padding or not size or len(share) == longest:
-                return share
-            last = values[size - 1 :]
-            return torch.cat([share, last]) if isinstance(share, Tensor) else share + last
-
-        yield {name: part(values) for name, values in inputs.items()} if isinstance(inputs, Mapping) else part(inputs)
-
-    def _gathered(self, name: str, value: Any) -> list[Any]:
-        """Return each process's value, in their order; ConfigError where not all of them can come here."""
-        if self.num_processes == 1:
-            return [value]
-        if self._is_led or not self._has_met:
-            where = "while the trainer runs, when the first process alone leads" if self._is_led else "so early"
-            raise ConfigError(
-                f"accelerator.{name} must be called on all {self.num_processes} processes at once, which they cannot "
-                f"{where}; call it after the trainer's method has returned, or log by log_metric"
-            )
-        gathered: list[Any] = [None] * self.num_processes
-        dist.all_gather_object(gathered, value)
-        return gathered
+REASONS: Mapping[str, str] = {name: reason for reason, names in NOT_ACCELERATED.items() for name in names.split()}
 
 
 class ScriptAccelerator(ProcessState):
@@ -285,17 +305,11 @@ class ScriptAccelerator(ProcessState):
         kind = self.device.type
         return torch.autocast(kind, torch.bfloat16) if self.mixed_precision == "bf16" else nullcontext()
 
-    def accumulate(self, *models: Any) -> Any:
-        """Do nothing: every backward pass adds to the gradients."""
+    def no_sync(self, *models: Any, **options: Any) -> Any:
+        """Do nothing: every backward pass adds to the gradients, and no wrapper sums them or waits for others."""
         return nullcontext()
 
-    def no_sync(self, model: Any) -> Any:
-        """Do nothing: no wrapper sums gradients."""
-        return nullcontext()
-
-    def join_uneven_inputs(self, joinables: Any, even_batches: bool | None = None) -> Any:
-        """Do nothing: no wrapper waits for other processes."""
-        return nullcontext()
+    accumulate = join_uneven_inputs = no_sync
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> Any:
         """Return the weights of a model, which is whole on this process."""
@@ -321,16 +335,6 @@ class ScriptAccelerator(ProcessState):
 
     def end_training(self) -> None:
         """Do nothing: trackers end with `train`."""
-
-
-def _nothing(*values: Any, **named: Any) -> None:
-    """Do nothing."""
-
-
-def _only(function: ScriptFunction | None, *, here: bool) -> ScriptFunction:
-    if function is None:
-        return lambda decorated: decorated if here else _nothing
-    return function if here else _nothing
 
 
 def _has_tensor(value: Any) -> bool:
