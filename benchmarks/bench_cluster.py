@@ -29,7 +29,7 @@ from measuring import QUIET, machine
 from running import RESULTS, write_result
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.metrics.intervals import Interval, mean_interval
+from paceline.metrics.statistics import Interval, mean_interval
 from paceline.workers import staleness as schedule
 
 WAITING = """import time

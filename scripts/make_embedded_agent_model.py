@@ -24,7 +24,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.data.guess import LARGEST_NUMBER, GuessingGame, games
 from paceline.environments import AgentTurn, Observation
-from paceline.environments.builtin.guess import Guess
+from paceline.environments.builtin.games import Guess
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded" / "agent"
 

@@ -9,7 +9,7 @@ from types import NoneType
 
 from paceline.checkpoints.run_files import finite_int, json_line, write_or_explain
 from paceline.errors import APPENDED, DONE, FAILED, INTERRUPTED, PacelineError, first_line
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 
 ENDED = "ended.json"
 

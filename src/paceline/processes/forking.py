@@ -30,7 +30,7 @@ from paceline.processes.children import (
     raise_termination,
 )
 from paceline.processes.scratch import hold_new, make_empty, remove_left
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 
 MOST_ORDER = 1 << 16  # Bytes of one message between user and parent
 MOST_FILES = 8192

@@ -9,8 +9,8 @@ from rich.table import Table
 from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import DataError
 from paceline.metrics.comparisons import Comparison, compare_records, level_of_best, probability
-from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import judge
+from paceline.metrics.statistics import Interval
 from paceline.reports.console import tell
 from paceline.reports.format import percent_interval, points_interval, sample_size
 

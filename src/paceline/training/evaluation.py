@@ -14,8 +14,7 @@ from paceline.engines import Engine, Sampling
 from paceline.episodes.conversations import Completer, Conversations, ends_without_reward
 from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import detectable_difference
-from paceline.metrics.intervals import Interval, mean_interval, wilson
-from paceline.metrics.statistics import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.metrics.statistics import Interval, Vote, avg_at_k, maj_at_k, mean_interval, pass_at_k, wilson
 from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.outcome import is_right_leniently
 from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of

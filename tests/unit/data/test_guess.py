@@ -14,7 +14,7 @@ from paceline.cli.train import COMMAND as TRAIN
 from paceline.data.guess import games, rows
 from paceline.data.sources import load_rows
 from paceline.environments import AgentTurn
-from paceline.environments.builtin.guess import Guess
+from paceline.environments.builtin.games import Guess
 from paceline.errors import DataError
 from paceline.models.places import DIRECTORIES
 from paceline.training.setup.configuration import read_configuration

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.metrics.intervals import wilson
+from paceline.metrics.statistics import wilson
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
 
 

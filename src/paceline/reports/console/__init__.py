@@ -27,7 +27,7 @@ from paceline.metrics.definitions import Record
 from paceline.reports.console.progress import RunProgress
 from paceline.reports.console.screen import measurement, screen, stage_words
 from paceline.runtime.activity import ACTIVITY, Phase
-from paceline.runtime.terminal import STEERING, OwnOutput, encodable
+from paceline.runtime.shown_text import STEERING, OwnOutput, encodable
 
 QUIET_SECONDS = 10.0
 """Without a terminal, least seconds between two lines of progress."""

@@ -6,8 +6,8 @@ from html import escape
 from paceline.errors import INTERRUPTED
 from paceline.metrics.comparisons import level_of_best, probability
 from paceline.metrics.definitions import Record
-from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import Verdict, judge
+from paceline.metrics.statistics import Interval
 from paceline.reports.format import count, duration, percent, points, short
 from paceline.reports.page.figures import Scale
 from paceline.reports.page.outcome import AccuracyGain, Form, form_of, outcome, pairs

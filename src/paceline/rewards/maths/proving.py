@@ -9,8 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.errors import RewardError
-from paceline.processes.pool import WALL_SECONDS, WorkerPool
-from paceline.processes.worker import work
+from paceline.processes.pool import WALL_SECONDS, WorkerPool, work
 from paceline.rewards.maths.equality import decide, recognises
 from paceline.rewards.maths.symbolic import parses, prove
 
