@@ -45,9 +45,8 @@ from paceline.training.plan.fitting import (
     refusal,
     sampler_refusal,
 )
-from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
 from paceline.training.plan.memory import BFLOAT16_BYTES, computed_bytes, judge_memory, sampler_memory, samplers
-from paceline.training.plan.shape import ModelShape, read_shape
+from paceline.training.plan.shape import BFLOAT16_UNITS, CPU, GPUS, Device, ModelShape, gpu_of, read_shape
 from paceline.training.setup.checks import check
 from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.inputs import RunObjects

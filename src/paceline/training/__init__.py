@@ -1,15 +1,12 @@
 """The loop on one machine, and everything around it.
 
-loop.py             the algorithm: sample, compare, update, record
-step.py             one turn of it, for a loop of a program's own too
+loop.py             the algorithm: sample, compare, update, record; one step, for a loop of a program's own too
 run.py              a run under way: what happens around and between its steps
 session.py          around the loop, for every entry point: run directory, start point, watchdog, signals, final model
 setup/              everything of a run that needs no weights
 rollouts/           the sampler: tasks to scored completions in groups
 learner/            the trainer: groups to new weights
 plan/               what a configuration amounts to before anything is loaded
-assembly.py         the engine around a policy's weights
-task_sampler.py     tasks of the next step, in the data order
 backend.py          sampler and trainer behind one interface, and the backend with both in this process
 trainer.py          policy, optimiser and learning rate: update, save, export
 rollout_journal.py  rollouts committed to disk, and read back after a crash

@@ -12,12 +12,11 @@ from paceline.environments.resolving import specs
 from paceline.episodes.conversations import Drawn
 from paceline.models.loaded import Loaded
 from paceline.models.pretrained import end_token_ids, load_tokenizer
-from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.checks import NO_OBJECTS, resolve_functions
 from paceline.training.setup.inputs import RunObjects
-from paceline.training.setup.samplers import make_conversations, training_rounds, with_reward_models
+from paceline.training.setup.samplers import make_conversations, make_engine, training_rounds, with_reward_models
 from paceline.types import Completion
 from paceline.workers.weight_sync import Manifest, weights_in, write_weights
 
