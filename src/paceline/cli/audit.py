@@ -10,9 +10,8 @@ from paceline.config.sections import Config
 from paceline.data.formats import screen
 from paceline.data.sources import load_rows
 from paceline.errors import DONE, FAILED, ConfigError
-from paceline.rewards.function import BuiltIn
+from paceline.rewards.function import BuiltIn, row_check
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
-from paceline.rewards.selecting import row_check
 from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.named_code import allow_named_code
 

@@ -31,9 +31,9 @@ from paceline.data.sources import has_split, is_on_disk
 from paceline.data.tasks import build_tasks, length_histogram
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
+from paceline.rewards.function import row_check
 from paceline.rewards.judges.judge import judge_settings
 from paceline.rewards.judges.own_service import serve_options
-from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import unmet_needs
 from paceline.training.plan.batches import batch_plan, describe, service_calls
 from paceline.training.plan.fitting import (

@@ -17,10 +17,9 @@ from paceline.metrics.comparisons import detectable_difference
 from paceline.metrics.statistics import Interval, Vote, avg_at_k, maj_at_k, mean_interval, pass_at_k, wilson
 from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.outcome import is_right_leniently
-from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of
+from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, has_format, right_of, stated_answer
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.scores import check_failure_rate
-from paceline.rewards.selecting import has_format, stated_answer
 from paceline.training.rollouts.records import episode_record, rollout_metrics, rollout_records
 from paceline.training.rollouts.rounds import EngineSampler, RolloutBatch
 from paceline.training.setup.samplers import training_sampler

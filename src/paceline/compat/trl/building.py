@@ -40,8 +40,8 @@ from paceline.models.pretrained import (
 )
 from paceline.objective.schedule import warmup_updates
 from paceline.reports.trackers import check_trackers
+from paceline.rewards.function import row_check
 from paceline.rewards.resolving import reward_context
-from paceline.rewards.selecting import row_check
 from paceline.runtime.devices import choose_device
 from paceline.training.backend import OneProcess, one_process
 from paceline.training.evaluation import Evaluator

@@ -13,8 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.rewards.selecting import is_for
+from paceline.rewards.function import BuiltIn, RewardFunction, is_for
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import interrupted_after
 from paceline.runtime.own_code import BlockedLoop, copied, own_loop, wait_here

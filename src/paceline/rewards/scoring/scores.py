@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.errors import TrainingError, with_printed
-from paceline.rewards.function import RewardFunction, is_marked
+from paceline.rewards.function import RewardFunction, has_format, is_marked
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
-from paceline.rewards.selecting import has_format
 from paceline.types import Task, Trajectory
 
 
