@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from paceline.base_directory import local_path
-from paceline.chat.schemas import check_tool, tool_schema
+from paceline.chat.tools import check_tool, tool_schema
 from paceline.config.reading import is_code
 from paceline.environments import Environment
 from paceline.environments.adapters import Adapted, Adapter, gymnasium, openenv, skyrl_gym, textarena, verifiers

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
-from paceline.chat.call_arguments import is_one_of
+from paceline.chat.call_records import is_one_of
 from paceline.chat.tools import call_id
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.errors import EnvironmentFailure, PacelineError

@@ -11,7 +11,7 @@ from dataclasses import replace
 from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
-from paceline.runtime.background_writes import BackgroundWrite
+from paceline.checkpoints.run_files import BackgroundWrite
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.rollouts.sampler import TaskSampler

@@ -25,8 +25,8 @@ from paceline.types import RolloutGroup
 from paceline.workers.group import SharedEngine, SharedRoundSampler, WorkerGroup
 from paceline.workers.sampler_thread import InTurn, SamplerThread, SamplerWeights
 from paceline.workers.staleness import StalenessSchedule, simulate, step_seconds
-from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerUpdate, TrainerWorker
 from paceline.workers.weight_sync import Manifest, Renewed, bytes_of, check_copies
+from paceline.workers.worker import COLLECTIVE_SECONDS, TrainerUpdate, TrainerWorker
 
 
 class TrainedWeights:

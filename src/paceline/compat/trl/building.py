@@ -55,7 +55,7 @@ from paceline.types import RowCheck, Task
 from paceline.workers.backend import WorkerBackend
 from paceline.workers.torchrun.environment import check_launched
 from paceline.workers.torchrun.launch import Launch
-from paceline.workers.trainer import TrainerWorker
+from paceline.workers.worker import TrainerWorker
 
 LOGGER = logging.getLogger(__name__)
 

@@ -7,9 +7,8 @@ table for all styles, in `docs/rewards.md`.
 import json
 from collections.abc import Mapping, Sequence
 
-from paceline.chat.call_arguments import untyped
 from paceline.chat.call_marks import CLOSE_CALL, OPEN_CALL, TOOL_CALLS, first_mark
-from paceline.chat.call_records import UNTYPED, ParsedCall, calls_of
+from paceline.chat.call_records import UNTYPED, ParsedCall, calls_of, untyped
 from paceline.chat.calls import call_format_in, labelled, parse_calls
 from paceline.chat.messages import calls_in, is_empty, without_nulls, written_value
 from paceline.chat.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
