@@ -26,7 +26,7 @@ from paceline.metrics.definitions import Record
 from paceline.runtime.activity import ACTIVITY
 
 LOGGER = logging.getLogger(__name__)
-APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
+GROWING = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 """Files of a run that grow by lines."""
 _DRAFT = re.compile(r"\.[0-9a-f]{16}\.new")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")

@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
     allow_named_code(configuration.config, configuration.ground, configuration.given, runs=CODE_OPTIONS)
     audits = _audits(configuration.config)
     if "json" in arguments.flags:
-        from paceline.rewards.audit.describing import record
+        from paceline.rewards.audit.running import record
 
         path = named_path(arguments.flags["json"])
         text = json.dumps([record(result) for result in audits], indent=1, ensure_ascii=True)
@@ -76,8 +76,7 @@ def _audits(config: Config) -> list["Audit"]:
     from rich.markup import escape
 
     from paceline.reports.console import PlainConsole
-    from paceline.rewards.audit.describing import print_audit
-    from paceline.rewards.audit.running import audit
+    from paceline.rewards.audit.running import audit, print_audit
     from paceline.rewards.audit.subjects import plain_tasks
 
     console, data, names = PlainConsole(), config.data, config.rewards.functions

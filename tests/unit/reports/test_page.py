@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.checkpoints.endings import ending_of, write_ending
+from paceline.checkpoints.existing_runs import ending_of, write_ending
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.report import compare
 from paceline.errors import CheckpointError, RewardError

@@ -15,8 +15,7 @@ from urllib.parse import unquote
 
 import yaml
 
-from paceline.checkpoints.endings import Ending, read_ending
-from paceline.checkpoints.existing_runs import is_being_written, is_run, last_writer, refuse_links
+from paceline.checkpoints.existing_runs import Ending, is_being_written, is_run, last_writer, read_ending, refuse_links
 from paceline.checkpoints.run_directory import file_of_set
 from paceline.checkpoints.run_files import finite_int
 from paceline.errors import CheckpointError

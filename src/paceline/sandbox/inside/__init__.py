@@ -11,6 +11,5 @@ confining.py   one level's confinement, applied to the zygote once; the root dir
 serving.py     the zygote: one fork per job or interpreter, deadlines, the reply
 watching.py    counts of threads and files while a program runs, where nothing else limits them
 starting.py    the forked child before the program: files, limits, filter
-program.py     runs the program: as `__main__`, or as a module with a function to call
-interpreter.py runs pieces of code in an interpreter that keeps its variables
+program.py     runs the program: as `__main__`, as a module with a function to call, or piece after piece
 """
