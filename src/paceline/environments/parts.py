@@ -21,11 +21,11 @@ from paceline.config.reading import is_code
 from paceline.environments import Environment
 from paceline.environments.adapters import Adapted, Adapter, gymnasium, openenv, skyrl_gym, textarena, verifiers
 from paceline.environments.adapters import reasoning_gym as gym_tasks
+from paceline.environments.agent_program import AgentProgram
 from paceline.environments.builtin import calculator, games, search
 from paceline.environments.builtin import mcp as servers
 from paceline.environments.builtin import python as interpreters
-from paceline.environments.endpoint.harness import Harness, check_program, run_command
-from paceline.environments.endpoint.program import AgentProgram
+from paceline.environments.harness import Harness, check_program, run_command
 from paceline.environments.objects import ObjectEnvironment, tool_methods
 from paceline.environments.tools import FixedTools, Functions, Toolset, tools_text
 from paceline.errors import ConfigError

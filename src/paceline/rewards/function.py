@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from paceline.chat.thinking import prefills_think, visible_text
 from paceline.config.reading import base_name, parameter_texts, suggest
-from paceline.data.extraction.answers import final_answer
+from paceline.data.answers import final_answer
 from paceline.errors import DataError, RewardError
 from paceline.sandbox.programs import Sandbox
 from paceline.types import FinishReason, RowCheck, Task

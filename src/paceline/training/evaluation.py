@@ -9,7 +9,7 @@ from typing import Any
 from paceline.chat.thinking import prefills_think, visible_text
 from paceline.config.objective import AdvantageConfig
 from paceline.config.sections import Config
-from paceline.data.extraction.answers import final_answer
+from paceline.data.answers import final_answer
 from paceline.engines import Engine, Sampling
 from paceline.episodes.conversations import Completer, Conversations, ends_without_reward
 from paceline.errors import DataError, PacelineError, TrainingError
