@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.processes.channel import BrokenChannelError, receive_message, send_message
+from paceline.processes.children import BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.program import HEADER
 from paceline.sandbox.inside.serving import ANSWERED, ASLEEP, CLOCK, CLOSED, TIMEOUT
 from paceline.sandbox.kept_memory import resident_bytes

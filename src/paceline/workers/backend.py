@@ -23,8 +23,7 @@ from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.samplers import training_sampler
 from paceline.types import RolloutGroup
 from paceline.workers.group import SharedEngine, SharedRoundSampler, WorkerGroup
-from paceline.workers.sampler_thread import InTurn, SamplerThread, SamplerWeights
-from paceline.workers.staleness import StalenessSchedule, simulate, step_seconds
+from paceline.workers.schedule import InTurn, SamplerThread, SamplerWeights, StalenessSchedule, simulate, step_seconds
 from paceline.workers.weight_sync import Manifest, Renewed, bytes_of, check_copies
 from paceline.workers.worker import COLLECTIVE_SECONDS, TrainerUpdate, TrainerWorker
 

@@ -8,8 +8,7 @@ import signal
 import socket
 from typing import Any, NamedTuple, NoReturn
 
-from paceline.processes.channel import PREFIX, receive_bytes
-from paceline.processes.children import die_with_parent
+from paceline.processes.children import PREFIX, die_with_parent, receive_bytes
 from paceline.sandbox.inside import filtering, kernel, landlock
 from paceline.sandbox.inside.confining import Confinement
 from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_interpreter, run_main
