@@ -29,8 +29,8 @@ from measuring import QUIET, machine
 from running import RESULTS, write_result
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.metrics.intervals import Interval, mean_interval
-from paceline.workers import staleness as schedule
+from paceline.metrics.statistics import Interval, mean_interval
+from paceline.workers import schedule
 
 WAITING = """import time
 

@@ -41,7 +41,7 @@ from survival_tables import survival_rows
 from survive_in_turns import Turns
 
 from paceline.config.sections import ModelConfig
-from paceline.metrics.intervals import Interval, mean_interval
+from paceline.metrics.statistics import Interval, mean_interval
 from paceline.models.pretrained import load_tokenizer
 
 ROOT = Path(__file__).parents[1]

@@ -28,7 +28,7 @@ from measuring import Contender, Entry
 from running import RESULTS, write_result
 from update_work import QUICK, ROWS, Row
 
-from paceline.training.plan.hardware import CPU, Device, gpu_of
+from paceline.training.plan.shape import CPU, Device, gpu_of
 
 LOADING = 120.0
 """Seconds that a row's process may take to load."""

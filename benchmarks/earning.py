@@ -1,6 +1,6 @@
 """The rewards of the step."""
 
-from paceline.data.extraction.answers import last_answer_tag
+from paceline.data.answers import last_answer_tag
 
 
 def accuracy(completions: list[str], answer: list[str], **columns: object) -> list[float]:

@@ -16,7 +16,7 @@ from step_work import Group, Shape, Training, backward, conversion, decode, forw
 from update_work import ROWS, Row
 from workloads import GENERATE, STEP, Workload, completion_limits
 
-from paceline.training.plan.hardware import GPUS, Device
+from paceline.training.plan.shape import GPUS, Device
 
 RESULTS = Path(__file__).parent / "results"
 DEVICES = (GPUS["h100"], GPUS["h200"])

@@ -8,9 +8,8 @@ from step_work import Group, Shape, Training, update_operations
 from workloads import LORA_RANK
 
 from paceline.config.building import build_config
-from paceline.training.plan.hardware import Device
 from paceline.training.plan.memory import memory_plan
-from paceline.training.plan.shape import model_shape
+from paceline.training.plan.shape import Device, model_shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

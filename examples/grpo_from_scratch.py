@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 import paceline
 from paceline.data.sources import has_split, load_rows
 from paceline.kernels.logprobs import token_logprobs
-from paceline.metrics.intervals import wilson
+from paceline.metrics.statistics import wilson
 from paceline.objective.advantages import advantages
 from paceline.objective.policy_loss import clipped_policy_loss, kl_penalty
 

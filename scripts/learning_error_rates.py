@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.metrics.intervals import wilson
 from paceline.metrics.learning import FAR, LONGEST, SHORTEST, accuracy_shift
+from paceline.metrics.statistics import wilson
 
 Series = NDArray[np.float64]
 """Runs by steps."""

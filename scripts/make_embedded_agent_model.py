@@ -22,9 +22,9 @@ import torch
 from small_models import END, Lesson, Stage, knowledge, make_model, make_tokenizer, prompt_of, save, solve, supervise
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from paceline.data.guess import LARGEST_NUMBER, GuessingGame, games
+from paceline.data.generated import LARGEST_NUMBER, GuessingGame, games
 from paceline.environments import AgentTurn, Observation
-from paceline.environments.builtin.guess import Guess
+from paceline.environments.builtin.games import Guess
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded" / "agent"
 

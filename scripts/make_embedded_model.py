@@ -35,7 +35,7 @@ from small_models import (
 )
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from paceline.data.arithmetic import OPERATIONS, ArithmeticProblem, problems
+from paceline.data.generated import OPERATIONS, ArithmeticProblem, problems
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded"
 

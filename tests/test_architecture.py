@@ -49,7 +49,7 @@ HEAVY = {
 }
 """Libraries that stay in one place."""
 
-RUNS_PROGRAMS = {"sandbox/inside/program.py", "sandbox/inside/interpreter.py"}
+RUNS_PROGRAMS = {"sandbox/inside/program.py"}
 """What runs in a confined process of its own: there, and there only, programs are executed."""
 
 PURE = {"types", "errors", "config", "metrics", "objective"}

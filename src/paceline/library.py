@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from paceline.training.evaluation import AccuracyResult, EvalResult
     from paceline.training.learner.stats import UpdateStats
+    from paceline.training.loop import Step
     from paceline.training.session import RunSession
-    from paceline.training.step import Step
 
 FLAG = re.compile(r"(`[^`]*`)|--([a-z][a-z0-9-]*[a-z0-9])")
 """A command in backticks, which stays as it is, or an option."""

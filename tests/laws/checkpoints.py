@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState, newest_checkpoint
 from paceline.checkpoints.optimizer_state import load_optimizer
+from paceline.checkpoints.run_files import BackgroundWrite
 from paceline.checkpoints.saving import TokenizerFiles, take_checkpoint
 from paceline.config.building import build_config
 from paceline.config.layout import Sizes
@@ -31,7 +32,6 @@ from paceline.models.parallel.ranks import Ranks
 from paceline.models.parallel.sharding import Sharding
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import load_policy
-from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.learner.learner import Learner
 from paceline.training.setup.inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer

@@ -106,7 +106,7 @@ def test_every_door_ends_with_the_same_weights_bit_for_bit(tmp_path, config, doo
 
 
 def killed_in_step_3(door: str, run: Path, config: Path) -> None:
-    lay(Trap(function="paceline.training.step:record_step", deed="SIGKILL", first=3))
+    lay(Trap(function="paceline.training.loop:record_step", deed="SIGKILL", first=3))
     DOORS[door](run, config, resume=False)
 
 

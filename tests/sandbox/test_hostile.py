@@ -3,7 +3,7 @@ the host."""
 
 import pytest
 
-from paceline.rewards.programs.comparing import parse_value, same_output, same_value
+from paceline.rewards.programs.cases import parse_value, same_output, same_value
 from tests.sandbox.battle import Battle, fight_all, findings
 from tests.sandbox.hostile import FAMILIES
 

@@ -22,8 +22,7 @@ from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_request import RunRequest
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup
-from paceline.workers.sampler import SamplerWorker
-from paceline.workers.trainer import TrainerWorker
+from paceline.workers.worker import SamplerWorker, TrainerWorker
 from tests.support.cluster_runs import options_in
 
 

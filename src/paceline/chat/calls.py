@@ -49,7 +49,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from paceline.chat.call_arguments import cast_by_schema
 from paceline.chat.call_marks import (
     AFTER_JSON,
     BEFORE_ARGUMENTS,
@@ -75,6 +74,7 @@ from paceline.chat.call_records import (
     ParsedCall,
     call_of,
     calls_of,
+    cast_by_schema,
     first_json,
     named,
     names_a_call,

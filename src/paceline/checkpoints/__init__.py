@@ -12,9 +12,8 @@ order and samples are functions of the seed and of the position.
     manifest.json            size and SHA-256 of every other file
 
 run_directory.py    a run's directory: create, open, lock, write, read
-run_files.py        lines and whole files on disk
-existing_runs.py    check of a directory before a run takes it; one writer at a time
-endings.py          how the last attempt of a run ended
+run_files.py        lines and whole files on disk, also in the background
+existing_runs.py    check of a directory before a run takes it; one writer at a time; how the last attempt ended
 journal.py          which steps' rollouts are committed, and whether they are whole
 finding.py          whole checkpoints in a directory; damaged ones are set aside
 digests.py          digests of files, prompts and datasets (weights: `kernels/checksums.py`)

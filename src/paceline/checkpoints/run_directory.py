@@ -12,11 +12,10 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from paceline.checkpoints.digests import content_digest
-from paceline.checkpoints.endings import ENDED
-from paceline.checkpoints.existing_runs import WriteLock, refuse_existing_run, refuse_no_run
+from paceline.checkpoints.existing_runs import ENDED, WriteLock, refuse_existing_run, refuse_no_run
 from paceline.checkpoints.journal import Committed, committed_after, is_whole, lines_of, read_journal, seal
 from paceline.checkpoints.run_files import (
-    APPENDED,
+    GROWING,
     append,
     cut_torn_line,
     finite_int,
@@ -73,7 +72,7 @@ class RunDir:
                 refuse_existing_run(path)
                 replaced = (path / "config.yaml").exists()
                 # what a run without a finished step wrote: a first evaluation, and unfinished lines
-                leftovers = [path / name for name in (*APPENDED, "identity.json", ENDED, TRACKERS)]
+                leftovers = [path / name for name in (*GROWING, "identity.json", ENDED, TRACKERS)]
                 for file in (*leftovers, *step_files(path / "evals")):
                     file.unlink(missing_ok=True)
                 write_whole(path / "config.yaml", config_text.encode())
@@ -97,7 +96,7 @@ class RunDir:
                 failing.callback(lock.release)
                 for folder in (path, path / "rollouts", path / "evals"):
                     remove_drafts(folder)
-                torn = sum(cut_torn_line(path / name) for name in APPENDED)
+                torn = sum(cut_torn_line(path / name) for name in GROWING)
                 failing.pop_all()
         except OSError as error:
             raise CheckpointError(

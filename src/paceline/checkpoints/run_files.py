@@ -1,4 +1,7 @@
-"""JSON lines on disk: a line counts once its newline is there, a whole file appears by rename. Both are synced."""
+"""Files of a run: a line counts once its newline is there, a whole file appears by rename, and both are synced.
+
+A write in the background takes a thread while the run continues; its end is awaited, and its errors are raised.
+"""
 
 import errno
 import json
@@ -9,18 +12,21 @@ import re
 import secrets
 import shutil
 import stat
+import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from paceline.errors import CheckpointError, StorageError
 from paceline.metrics.definitions import Record
+from paceline.runtime.activity import ACTIVITY
 
 LOGGER = logging.getLogger(__name__)
-APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
+GROWING = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 """Files of a run that grow by lines."""
 _DRAFT = re.compile(r"\.[0-9a-f]{16}\.new")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
@@ -222,3 +228,59 @@ def _refused(file: Path, error: OSError) -> StorageError:
     return StorageError(
         f"{file} cannot be written ({error.strerror})", remedies=["make room for it"], then="--resume the run"
     )
+
+
+HEARTBEAT_SECONDS = 1.0
+"""Seconds between two heartbeats while waiting: a wait up to its own deadline is no standstill."""
+T = TypeVar("T")
+
+
+class BackgroundWrite(Generic[T]):
+    """A write in a thread, and its result."""
+
+    def __init__(self, write: Callable[[], T], *, name: str) -> None:
+        """Begin the write; `name` is what error messages call it."""
+        self._write, self._name = write, name
+        self._written: T | None = None
+        self._error: BaseException | None = None
+        # a daemon: a process that ends at once leaves a draft, which is never loaded
+        self._thread = threading.Thread(target=self._run, name=f"writing {name}", daemon=True)
+        self._thread.start()
+
+    def result(self, *, wait: bool, seconds: float) -> T | None:
+        """Return the result once it is on disk; None if it is not yet and `wait` is False.
+
+        Raises:
+            StorageError: it is not on disk after `seconds`.
+            Exception: whatever the call has raised.
+        """
+        if not self.ends_within(seconds if wait else 0):
+            if not wait:
+                return None
+            raise StorageError(
+                f"{self._name} is not on disk after {seconds:g} s",
+                remedies=["look at the disk"],
+                then="--resume the run",
+            )
+        if self._error is not None:
+            raise self._error
+        return self._written
+
+    @property
+    def is_over(self) -> bool:
+        """True if the call has returned or raised."""
+        return not self._thread.is_alive()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait up to `seconds`; return True if the call has returned or raised by then."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._thread.is_alive():
+            ACTIVITY.beat("run", f"waits for {self._name}")
+            self._thread.join(min(left, HEARTBEAT_SECONDS))
+        return self.is_over
+
+    def _run(self) -> None:
+        try:
+            self._written = self._write()
+        except BaseException as error:  # noqa: BLE001 - not swallowed: `result` raises it where the run can hear it
+            self._error = error

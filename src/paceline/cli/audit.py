@@ -10,9 +10,8 @@ from paceline.config.sections import Config
 from paceline.data.formats import screen
 from paceline.data.sources import load_rows
 from paceline.errors import DONE, FAILED, ConfigError
-from paceline.rewards.function import BuiltIn
+from paceline.rewards.function import BuiltIn, row_check
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
-from paceline.rewards.selecting import row_check
 from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.named_code import allow_named_code
 
@@ -61,7 +60,7 @@ def run(argv: list[str]) -> int:
     allow_named_code(configuration.config, configuration.ground, configuration.given, runs=CODE_OPTIONS)
     audits = _audits(configuration.config)
     if "json" in arguments.flags:
-        from paceline.rewards.audit.describing import record
+        from paceline.rewards.audit.running import record
 
         path = named_path(arguments.flags["json"])
         text = json.dumps([record(result) for result in audits], indent=1, ensure_ascii=True)
@@ -77,8 +76,7 @@ def _audits(config: Config) -> list["Audit"]:
     from rich.markup import escape
 
     from paceline.reports.console import PlainConsole
-    from paceline.rewards.audit.describing import print_audit
-    from paceline.rewards.audit.running import audit
+    from paceline.rewards.audit.running import audit, print_audit
     from paceline.rewards.audit.subjects import plain_tasks
 
     console, data, names = PlainConsole(), config.data, config.rewards.functions

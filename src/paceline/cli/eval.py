@@ -214,7 +214,7 @@ def _as_json(
     line = {"model": config.model.model, **evaluation.record(), "verdicts": evaluation.verdicts()}
     if before is None:
         return line
-    from paceline.reports.summary import as_record, gain
+    from paceline.reports.trained_run import as_record, gain
 
     difference = as_record(gain(before.completion_records(), evaluation.completion_records()))
     first = {"model": baseline, **before.record(), "verdicts": before.verdicts()}
@@ -228,7 +228,7 @@ def describe(evaluation: "AccuracyResult") -> str:
 
 def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
     """Return one line with the difference, its 95 % interval, and the verdict of the test on it."""
-    from paceline.reports.summary import as_record, gain, verdict
+    from paceline.reports.trained_run import as_record, gain, verdict
 
     change = gain(before.completion_records(), after.completion_records())
     return f"difference {points_interval(change.difference)}, paired by task; {verdict(as_record(change))}"

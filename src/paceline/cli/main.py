@@ -15,8 +15,7 @@ from paceline.base_directory import held_base, working_directory
 from paceline.cli.arguments import HelpAsked
 from paceline.config.reading import suggest
 from paceline.errors import APPENDED, DONE, INTERRUPTED, ConfigError, PacelineError
-from paceline.runtime.secrets import hidden
-from paceline.runtime.terminal import encodable, visible
+from paceline.runtime.shown_text import encodable, hidden, visible
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),

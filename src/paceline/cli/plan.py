@@ -31,9 +31,9 @@ from paceline.data.sources import has_split, is_on_disk
 from paceline.data.tasks import build_tasks, length_histogram
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
+from paceline.rewards.function import row_check
 from paceline.rewards.judges.judge import judge_settings
 from paceline.rewards.judges.own_service import serve_options
-from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import unmet_needs
 from paceline.training.plan.batches import batch_plan, describe, service_calls
 from paceline.training.plan.fitting import (
@@ -45,9 +45,8 @@ from paceline.training.plan.fitting import (
     refusal,
     sampler_refusal,
 )
-from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
 from paceline.training.plan.memory import BFLOAT16_BYTES, computed_bytes, judge_memory, sampler_memory, samplers
-from paceline.training.plan.shape import ModelShape, read_shape
+from paceline.training.plan.shape import BFLOAT16_UNITS, CPU, GPUS, Device, ModelShape, gpu_of, read_shape
 from paceline.training.setup.checks import check
 from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.inputs import RunObjects

@@ -7,7 +7,7 @@ import webbrowser
 from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import Command, CommandFlag, parse_behind_run, port_of
 from paceline.errors import DONE, ConfigError
-from paceline.runtime.terminal import OwnOutput, visible
+from paceline.runtime.shown_text import OwnOutput, visible
 from paceline.training.setup.file_names import run_base
 
 PORT = CommandFlag(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")

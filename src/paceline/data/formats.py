@@ -37,7 +37,7 @@ from paceline.chat.messages import (
     written_value,
 )
 from paceline.config.sections import DataConfig
-from paceline.data.extraction.answers import boxed_answer, closing_hashes
+from paceline.data.answers import boxed_answer, closing_hashes
 from paceline.data.rows import Row
 from paceline.errors import DataError
 from paceline.types import Message, RowCheck

@@ -18,37 +18,21 @@ from paceline.base_directory import local_path
 from paceline.config.packages import install_command
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
-from paceline.data import arithmetic, guess, programs, tasksets
+from paceline.data import generated, programs, tasksets
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, sample_indices, split_of
 from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
 
-# reasoning-gym draws item i of a dataset from `seed + i`, so neighbouring seeds share all but one item: the splits lie
-# a thousand million items apart.
-FIRST_SEEDS = {"train": 0, "test": 1_000_000_000}
-
-
-def seed_rows(split: str, size: int) -> list[dict[str, object]]:
-    """Return rows for an environment that makes its games from seeds: a fixed question and a different seed each.
-
-    Raises:
-        DataError: a split other than `train` and `test`.
-    """
-    check_split("seeds", split)
-    first = FIRST_SEEDS[split]
-    return [{"question": "Play this game.", "seed": seed} for seed in range(first, first + size)]
-
-
 # Function of each built-in generator that makes its rows, given split, number and parameters by name.
 BUILT_IN: Mapping[str, Callable[..., Sequence[Mapping[str, object]]]] = {
-    "arithmetic": arithmetic.rows,
+    "arithmetic": generated.arithmetic_rows,
     "programs": programs.rows,
-    "guess": guess.rows,
-    "seeds": seed_rows,
+    "guess": generated.guess_rows,
+    "seeds": generated.seed_rows,
 }
 # The whole numbers that each parameter of a built-in generator may have.
-PARAMETERS: Mapping[str, Mapping[str, range]] = {"arithmetic": arithmetic.PARAMETERS}
+PARAMETERS: Mapping[str, Mapping[str, range]] = {"arithmetic": generated.PARAMETERS}
 
 GYM_PREFIX = "reasoning_gym:"
 DEFAULT_SIZE = 10_000
@@ -286,7 +270,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
     fields = dataclasses.fields(gym.factory.DATASETS[name][1])
     settings = _settings(dataset, [field.name for field in fields if field.name not in ("seed", "size")])
     try:
-        entries = gym.create_dataset(name, seed=FIRST_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
+        entries = gym.create_dataset(name, seed=generated.FIRST_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
     except (AssertionError, ValueError, TypeError) as error:
         what = "does not go together" if settings else "has no defaults to run on"
         raise DataError(f"--dataset {dataset}: {what} ({error}); take another task or other parameters") from error

@@ -1,6 +1,16 @@
 """Environments hold conversations with a model: they say something to each of its turns, and when an episode is over.
 
 This file is the interface. Tools are the plain case: an environment that calls functions.
+
+resolving.py      from addresses of `--environment` to environments
+parts.py          what one address leads to
+tools.py          functions that a model calls
+objects.py        objects whose methods are tools
+harness.py        a program that brings its own loop, as an environment
+agent_program.py  loads such a program where its endpoint is in the environment
+builtin/          built-in tools and games
+adapters/         environments of other packages
+hosting/          where environments run, and their deadlines
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -16,16 +16,16 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from paceline.base_directory import local_path
-from paceline.chat.schemas import check_tool, tool_schema
+from paceline.chat.tools import check_tool, tool_schema
 from paceline.config.reading import is_code
 from paceline.environments import Environment
 from paceline.environments.adapters import Adapted, Adapter, gymnasium, openenv, skyrl_gym, textarena, verifiers
 from paceline.environments.adapters import reasoning_gym as gym_tasks
-from paceline.environments.builtin import calculator, guess, nim, search
+from paceline.environments.agent_program import AgentProgram
+from paceline.environments.builtin import calculator, games, search
 from paceline.environments.builtin import mcp as servers
 from paceline.environments.builtin import python as interpreters
-from paceline.environments.endpoint.harness import Harness, check_program, run_command
-from paceline.environments.endpoint.program import AgentProgram
+from paceline.environments.harness import Harness, check_program, run_command
 from paceline.environments.objects import ObjectEnvironment, tool_methods
 from paceline.environments.tools import FixedTools, Functions, Toolset, tools_text
 from paceline.errors import ConfigError
@@ -125,14 +125,14 @@ def _search(address: str, argument: str | None, sandbox: str) -> AddressPart:
 
 
 def _guess(address: str, argument: str | None, sandbox: str) -> AddressPart:
-    most = _number(address, argument, default=guess.DEFAULT_MOST, least=2)
-    make = functools.partial(guess.Guess, most)
+    most = _number(address, argument, default=games.MOST_TO_GUESS, least=2)
+    make = functools.partial(games.Guess, most)
     return AddressPart(address=f"guess:{most}", name="guess", environment=make, is_instant=True, has_reward=True)
 
 
 def _nim(address: str, argument: str | None, sandbox: str) -> AddressPart:
-    most = _number(address, argument, default=nim.DEFAULT_MOST, least=nim.LEAST)
-    make = functools.partial(nim.Nim, most)
+    most = _number(address, argument, default=games.MOST_STONES, least=games.LEAST_STONES)
+    make = functools.partial(games.Nim, most)
     return AddressPart(address=f"nim:{most}", name="nim", environment=make, is_instant=True, has_reward=True)
 
 

@@ -31,11 +31,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
-from paceline.chat.call_arguments import is_one_of
+from paceline.chat.call_records import is_one_of
 from paceline.chat.tools import call_id
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.errors import EnvironmentFailure, PacelineError
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 
 SHOWN_NAME, SHOWN_VALUE, SHOWN_ERROR = 60, 60, 300  # Characters of a model's or a tool's own words in an error
 

@@ -16,8 +16,7 @@ from paceline.engines import Engine, Finished, FurtherRequests, Request, Samplin
 from paceline.environments.hosting import Outcome
 from paceline.episodes.chat import EpisodeChat
 from paceline.episodes.conversations import Completed, Conversations, Drawn, Draws
-from paceline.episodes.episode import EpisodeEnvironment, episode
-from paceline.episodes.running import RunningEpisode, RunningGroup, task_of, with_samples
+from paceline.episodes.episode import EpisodeEnvironment, RunningEpisode, RunningGroup, episode, task_of, with_samples
 from paceline.episodes.waits import EnvironmentCall, GroupBegun, NextTurn
 from paceline.errors import TrainingError
 from paceline.types import Completion

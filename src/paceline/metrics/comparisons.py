@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.metrics.intervals import Interval, Z, paired_difference
+from paceline.metrics.statistics import Interval, Z, paired_difference
 
 LEVEL = 0.05
 """Significance level of a difference."""

@@ -13,8 +13,7 @@ from typing import Literal
 from paceline.metrics.alarms import RULES
 from paceline.metrics.alarms import WINDOW as STANDING
 from paceline.metrics.definitions import Record
-from paceline.metrics.intervals import Z
-from paceline.metrics.statistics import mean_and_variance
+from paceline.metrics.statistics import Z, mean_and_variance
 
 SHORTEST = 6
 """Smallest window in steps: with fewer, the standard deviation itself is a guess."""

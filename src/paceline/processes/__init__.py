@@ -3,11 +3,9 @@
 starting.py      a fresh interpreter of this installation as a child
 warm_parent.py   a process that has loaded some code, and its forks, as the process that uses them sees them
 forking.py       what runs in these: a monitor, the warm parent, its forks, and what they print
-pool.py          workers that compute one request after another, and are replaced when one dies
-worker.py        what runs in such a worker: a child for each slice of processor time
-channel.py       length-prefixed JSON on a socket, for both sides
-children.py      processes end with their parent, and take with them what they have started
+pool.py          workers that compute one request after another, and are replaced when one dies; what runs in them
+children.py      processes end with their parent, take with them what they have started, and talk with it
 scratch.py       scratch directories, and emptying one, whatever is in it
 
-The last three need the standard library alone: the sandbox uses them in its confinement too.
+The last two need the standard library alone: the sandbox uses them in its confinement too.
 """

@@ -19,8 +19,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from paceline.processes.channel import PREFIX, BrokenChannelError, receive_bytes
 from paceline.processes.children import (
+    PREFIX,
+    BrokenChannelError,
     TerminationError,
     adopt_orphans,
     children_of_this,
@@ -28,9 +29,10 @@ from paceline.processes.children import (
     end_children,
     guard,
     raise_termination,
+    receive_bytes,
 )
 from paceline.processes.scratch import hold_new, make_empty, remove_left
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 
 MOST_ORDER = 1 << 16  # Bytes of one message between user and parent
 MOST_FILES = 8192

@@ -18,7 +18,7 @@ from collections import deque
 from typing import NamedTuple
 
 from paceline.base_directory import import_path
-from paceline.processes.channel import PREFIX
+from paceline.processes.children import PREFIX
 from paceline.processes.forking import MOST_ORDER, Result, printed_lines
 from paceline.processes.starting import HostFailure, start_python
 

@@ -6,7 +6,6 @@ viewer/         completions in the browser
 trackers/       TensorBoard, Weights & Biases, Trackio, MLflow
 model_card.py   README.md of a trained model
 papers.py       the paper that a card cites
-summary.py      results of a run, in one record
-trained_run.py  a run on disk for a program or a notebook
+trained_run.py  a run on disk for a program or a notebook, and its results in sentences and one record
 format.py       numbers as people read them
 """

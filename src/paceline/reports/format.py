@@ -1,6 +1,6 @@
 """Numbers as people read them: three figures, thousands separators, units."""
 
-from paceline.metrics.intervals import Interval
+from paceline.metrics.statistics import Interval
 
 
 def short(value: float) -> str:

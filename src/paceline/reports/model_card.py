@@ -16,7 +16,7 @@ from paceline.config.presets import PRESETS
 from paceline.config.reading import find_option
 from paceline.config.sections import Config
 from paceline.metrics.comparisons import Comparison, level_of_best, probability
-from paceline.metrics.intervals import Interval
+from paceline.metrics.statistics import Interval
 from paceline.models.places import TEXT_NAMES
 from paceline.objective.formula import as_text, objective
 from paceline.reports.format import count, percent_interval, points

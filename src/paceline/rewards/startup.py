@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from paceline.data.rows import spread
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, Need, RewardFunction, compares_group, is_marked
+from paceline.rewards.function import BuiltIn, Need, RewardFunction, compares_group, is_for, is_marked
 from paceline.rewards.scoring.calling import accepted, arguments_of, made_up
 from paceline.rewards.scoring.scores import score
-from paceline.rewards.selecting import is_for
 from paceline.types import Task
 
 TRIAL_SIZE = 8

@@ -2,11 +2,8 @@
 
 activity.py           what the process does, for the watchdog, the display and the trace
 interrupts.py         interrupts a thread at its deadline, and stops a run at a signal
-event_loop.py         the event loop of the user's async code
 watchdog.py           ends a process that has made no progress for too long, with the stack of every thread
-background_writes.py  writes files in a thread while the run continues
-terminal.py           escapes control characters for terminals, replaces characters that a stream cannot encode
-own_code.py           loads the user's code by its name, from a module or a file
-secrets.py            hides secrets in text that is recorded or printed
+shown_text.py         hides secrets; escapes control characters, and replaces what a stream cannot encode
+own_code.py           loads the user's code by its name; the event loop of its async functions
 devices.py            devices, data types, thread counts; memory that is free, used, still held or has run out
 """

@@ -1,9 +1,8 @@
 """Run untrusted Python programs, isolated from the trainer and from one another, or refuse to.
 
-programs.py   a job, its outcome, and the interface of everything that runs programs
+programs.py   a job, its outcome, also by a zygote's reply, and the interface of everything that runs programs
 levels.py     open_sandbox, the levels of isolation, and the hostile programs that one must hold against
 local.py      LocalSandbox: slots, retries, threads, forks
-outcomes.py   what the reply of a local sandbox means
 interpreters.py  LocalInterpreter: pieces of code one after another, which share their variables
 kept_memory.py  what interpreters may keep between two pieces of code
 remote.py     a judge service behind an address

@@ -9,13 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.processes.channel import BrokenChannelError, receive_message, send_message
-from paceline.sandbox.inside.interpreter import HEADER
+from paceline.processes.children import BrokenChannelError, receive_message, send_message
+from paceline.sandbox.inside.program import HEADER
 from paceline.sandbox.inside.serving import ANSWERED, ASLEEP, CLOCK, CLOSED, TIMEOUT
 from paceline.sandbox.kept_memory import resident_bytes
 from paceline.sandbox.local import ATTEMPTS, GRACE_SECONDS, START_SECONDS, LocalSandbox, Zygote, ZygoteError
-from paceline.sandbox.outcomes import TOO_MANY_FILES, signal_name
-from paceline.sandbox.programs import CodeResult, Limits
+from paceline.sandbox.programs import TOO_MANY_FILES, CodeResult, Limits, signal_name
 
 WHOLE_LIFE = 10**6  # Seconds of processor time of an interpreter; each call has a limit of its own
 SOURCE_BYTES = 1 << 16

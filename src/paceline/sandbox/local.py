@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.processes.channel import BrokenChannelError, receive_bytes, receive_message, send_message
+from paceline.processes.children import BrokenChannelError, receive_bytes, receive_message, send_message
 from paceline.sandbox.inside.serving import ASLEEP, STDERR_BYTES
 from paceline.sandbox.kept_memory import refusal, shared_mb
-from paceline.sandbox.outcomes import Reply, execution_of
-from paceline.sandbox.programs import Execution, Job
+from paceline.sandbox.programs import Execution, Job, Reply, execution_of
 
 INSIDE = Path(__file__).parent / "inside"
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}

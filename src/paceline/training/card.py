@@ -17,7 +17,7 @@ from paceline.data.prompts import apply_template, system_prompt
 from paceline.errors import DataError
 from paceline.metrics.comparisons import compare_records
 from paceline.metrics.definitions import Record
-from paceline.metrics.intervals import Interval
+from paceline.metrics.statistics import Interval
 from paceline.reports.model_card import (
     MARK,
     CardFacts,

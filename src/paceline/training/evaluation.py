@@ -9,19 +9,17 @@ from typing import Any
 from paceline.chat.thinking import prefills_think, visible_text
 from paceline.config.objective import AdvantageConfig
 from paceline.config.sections import Config
-from paceline.data.extraction.answers import final_answer
+from paceline.data.answers import final_answer
 from paceline.engines import Engine, Sampling
 from paceline.episodes.conversations import Completer, Conversations, ends_without_reward
 from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import detectable_difference
-from paceline.metrics.intervals import Interval, mean_interval, wilson
-from paceline.metrics.statistics import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.metrics.statistics import Interval, Vote, avg_at_k, maj_at_k, mean_interval, pass_at_k, wilson
 from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.outcome import is_right_leniently
-from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of
+from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, has_format, right_of, stated_answer
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.scores import check_failure_rate
-from paceline.rewards.selecting import has_format, stated_answer
 from paceline.training.rollouts.records import episode_record, rollout_metrics, rollout_records
 from paceline.training.rollouts.rounds import EngineSampler, RolloutBatch
 from paceline.training.setup.samplers import training_sampler

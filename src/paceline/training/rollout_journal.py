@@ -11,10 +11,10 @@ from dataclasses import replace
 from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
-from paceline.runtime.background_writes import BackgroundWrite
+from paceline.checkpoints.run_files import BackgroundWrite
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.rounds import RolloutBatch
-from paceline.training.task_sampler import TaskSampler
+from paceline.training.rollouts.sampler import TaskSampler
 
 WRITE_SECONDS = 600.0
 """Timeout of a step that waits for its rollouts to be on disk, in seconds."""

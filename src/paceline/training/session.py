@@ -11,8 +11,7 @@ from typing import Self
 
 from rich.console import Console
 
-from paceline.checkpoints.endings import ending_of, write_ending
-from paceline.checkpoints.existing_runs import holds_work
+from paceline.checkpoints.existing_runs import ending_of, holds_work, write_ending
 from paceline.checkpoints.finding import (
     Checkpoint,
     free_name,
@@ -31,22 +30,21 @@ from paceline.data.tasks import length_histogram
 from paceline.errors import ConfigError, PacelineError, ProcessLost, StorageError
 from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL
-from paceline.reports.summary import step_paces, summarise, unbroken_steps
 from paceline.reports.trackers import open_trackers
+from paceline.reports.trained_run import step_paces, summarise, unbroken_steps
 from paceline.rewards.judges.own_service import end_services
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import GraceOver, StopRequest
 from paceline.runtime.watchdog import Watchdog, end_process
 from paceline.training.backend import BackendFactory, in_this_process, make_task_sampler
 from paceline.training.card import card_facts, write_card
-from paceline.training.guards import Guards, refuse_other_records
 from paceline.training.identity import RunChange, find_change, write_identity
 from paceline.training.loop import run_steps
 from paceline.training.observing import CommandLine, draw_page
 from paceline.training.plan.batches import describe
 from paceline.training.records import run_sentences
 from paceline.training.rollout_journal import Journal, of_these_tasks
-from paceline.training.run import START, Observer, Run, notify, save_last
+from paceline.training.run import START, Guards, Observer, Run, notify, refuse_other_records, save_last
 from paceline.training.setup.file_names import run_base, same_names
 from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.run_request import COMMAND_LINE_WORDING, RunRequest, Wording

@@ -18,15 +18,14 @@ from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint
 from paceline.training.rollout_journal import Journal
 from paceline.training.rollouts.rounds import NO_TRANSFER, RolloutBatch, WeightTransfer
+from paceline.training.rollouts.sampler import TaskSampler
 from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.samplers import training_sampler
-from paceline.training.task_sampler import TaskSampler
 from paceline.types import RolloutGroup
 from paceline.workers.group import SharedEngine, SharedRoundSampler, WorkerGroup
-from paceline.workers.sampler_thread import InTurn, SamplerThread, SamplerWeights
-from paceline.workers.staleness import StalenessSchedule, simulate, step_seconds
-from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerUpdate, TrainerWorker
+from paceline.workers.schedule import InTurn, SamplerThread, SamplerWeights, StalenessSchedule, simulate, step_seconds
 from paceline.workers.weight_sync import Manifest, Renewed, bytes_of, check_copies
+from paceline.workers.worker import COLLECTIVE_SECONDS, TrainerUpdate, TrainerWorker
 
 
 class TrainedWeights:

@@ -46,9 +46,8 @@ from paceline.workers.placement import (
     layout_sentence,
     location_sentences,
 )
-from paceline.workers.sampler import SamplerWorker
-from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
 from paceline.workers.weight_sync import Manifest
+from paceline.workers.worker import COLLECTIVE_SECONDS, SamplerWorker, TrainerWorker
 
 START_SECONDS = 600.0
 """Deadline of an actor for reading its model; after it the actor counts as lost."""

@@ -42,7 +42,7 @@ from wider_heads import write_twin
 from workloads import GENERATE, STEP, completion_limits, quick
 
 from paceline.models.pretrained import model_directory
-from paceline.training.plan.hardware import GPUS
+from paceline.training.plan.shape import GPUS
 
 ANSWERING = """
 import itertools, json, sys

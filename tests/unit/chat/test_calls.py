@@ -4,8 +4,7 @@ from typing import get_args
 
 import pytest
 
-from paceline.chat.call_arguments import cast_by_schema
-from paceline.chat.call_records import UNTYPED, CallFormat, MalformedCall, calls_of
+from paceline.chat.call_records import UNTYPED, CallFormat, MalformedCall, calls_of, cast_by_schema
 from paceline.chat.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
 from tests.support.call_cases import (
     F_CALL,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from paceline.checkpoints.finding import TrainingState, newest_checkpoint, set_damaged_aside
+from paceline.checkpoints.run_files import BackgroundWrite
 from paceline.checkpoints.saving import (
     CheckpointWriter,
     SpaceNeeded,
@@ -23,7 +24,6 @@ from paceline.errors import ConfigError, StorageError
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK
 from paceline.models.parallel.staging import StagingBuffers
-from paceline.runtime.background_writes import BackgroundWrite
 from tests.support.checkpoint_files import content, save_checkpoint
 from tests.support.tiny import tiny_model, tiny_tokenizer
 

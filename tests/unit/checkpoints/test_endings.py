@@ -7,8 +7,14 @@ from dataclasses import asdict
 
 import pytest
 
-from paceline.checkpoints.endings import ENDED, ending_of, read_ending, write_ending
-from paceline.checkpoints.existing_runs import is_being_written, last_writer
+from paceline.checkpoints.existing_runs import (
+    ENDED,
+    ending_of,
+    is_being_written,
+    last_writer,
+    read_ending,
+    write_ending,
+)
 from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import RewardError, StorageError, TrainingError
 

@@ -25,10 +25,9 @@ from paceline.config.sections import DataConfig
 from paceline.data.rows import WHOLE
 from paceline.errors import ConfigError, DataError
 from paceline.metrics.definitions import METRICS
-from paceline.rewards.function import RewardContext, compares_group, needs_group
+from paceline.rewards.function import RewardContext, compares_group, needs_group, row_check
 from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.scores import score
-from paceline.rewards.selecting import row_check
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.support.scripted import task, trajectory

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
-from paceline.data.arithmetic import NAMES, OBJECTS, ArithmeticProblem, problems, rows
+from paceline.data.generated import NAMES, OBJECTS, ArithmeticProblem, arithmetic_rows, problems
 from paceline.data.sources import load_rows
 from paceline.errors import DataError
 
@@ -92,24 +92,24 @@ def test_the_completion_holds_the_reasoning_and_the_answer():
 
 @pytest.mark.long
 def test_no_question_is_in_both_splits_and_none_comes_twice():
-    train, test = ([row["question"] for row in rows(split, 3000)] for split in ("train", "test"))
+    train, test = ([row["question"] for row in arithmetic_rows(split, 3000)] for split in ("train", "test"))
     assert len(set(train)) == len(set(test)) == 3000
     assert not set(train) & set(test)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_larger_dataset_begins_with_the_smaller_one(split):
-    assert rows(split, 300)[:40] == rows(split, 40)
+    assert arithmetic_rows(split, 300)[:40] == arithmetic_rows(split, 40)
 
 
 def test_the_rows_are_the_same_on_every_machine():
-    text = repr([list(row.items()) for split in ("train", "test") for row in rows(split, 200)])
+    text = repr([list(row.items()) for split in ("train", "test") for row in arithmetic_rows(split, 200)])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "7668a36c0f6ab45a"
 
 
 @pytest.mark.parametrize(("operations", "largest"), [(1, 10), (5, 10), (3, 99)])
 def test_problems_may_have_one_number_of_steps_and_only_small_values(operations, largest):
-    for row in rows("train", 200, operations=operations, largest=largest):
+    for row in arithmetic_rows("train", 200, operations=operations, largest=largest):
         steps = solve_by_reading(row["question"])
         values = {value for left, _, right, result in steps for value in (left, right, result)}
         assert len(steps) == operations
@@ -121,9 +121,9 @@ def test_parameters_stand_in_brackets_behind_the_name_and_splits_still_share_no_
     address = "arithmetic(operations=1, largest=10)"
     train, test = (load_rows(address, split=split, size=500) for split in ("train", "test"))
     assert train[0].row_id == f"{address}/train:1"
-    assert [dict(row.columns) for row in test] == rows("test", 500, operations=1, largest=10)
+    assert [dict(row.columns) for row in test] == arithmetic_rows("test", 500, operations=1, largest=10)
     assert not {row.columns["question"] for row in train} & {row.columns["question"] for row in test}
-    assert load_rows("arithmetic()", split="test", size=5)[0].columns == rows("test", 1)[0]
+    assert load_rows("arithmetic()", split="test", size=5)[0].columns == arithmetic_rows("test", 1)[0]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_wrong_parameters_are_refused(address, sentence):
 
 def test_an_unknown_split_names_the_ones_there_are():
     with pytest.raises(DataError, match=r"splits 'train' and 'test', got 'validation'"):
-        rows("validation", 1)
+        arithmetic_rows("validation", 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from paceline.chat.thinking import prefill, prefills_think, visible_text
-from paceline.data.extraction.answers import (
+from paceline.data.answers import (
     closing_hashes,
     final_answer,
     last_answer_tag,

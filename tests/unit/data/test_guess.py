@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import paceline
 from paceline.cli.arguments import parse
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.data.guess import games, rows
+from paceline.data.generated import games, guess_rows
 from paceline.data.sources import load_rows
 from paceline.environments import AgentTurn
-from paceline.environments.builtin.guess import Guess
+from paceline.environments.builtin.games import Guess
 from paceline.errors import DataError
 from paceline.models.places import DIRECTORIES
 from paceline.training.setup.configuration import read_configuration
@@ -29,7 +29,7 @@ def tokenizer():
 
 
 def test_a_row_has_a_range_and_a_number_in_it():
-    for row in rows("train", 500):
+    for row in guess_rows("train", 500):
         assert row["question"] == f"Guess a number from {row['low']} to {row['high']}."
         assert 1 <= row["low"] <= int(row["answer"]) <= row["high"] <= 99
 
@@ -52,27 +52,27 @@ def test_who_halves_what_is_left_finds_every_number():
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_larger_dataset_begins_with_the_smaller_one(split):
-    assert rows(split, 300)[:40] == rows(split, 40)
+    assert guess_rows(split, 300)[:40] == guess_rows(split, 40)
 
 
 def test_the_rows_are_the_same_on_every_machine():
-    text = repr([list(row.items()) for split in ("train", "test") for row in rows(split, 200)])
+    text = repr([list(row.items()) for split in ("train", "test") for row in guess_rows(split, 200)])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "1df92fbeb401260f"
 
 
 def test_more_games_than_there_are_is_refused():
     with pytest.raises(DataError, match=r"dataset 'guess' has 12480 games in the split 'train', got 12481; take fewer"):
-        rows("train", 12_481)
+        guess_rows("train", 12_481)
 
 
 def test_an_unknown_split_names_the_ones_there_are():
     with pytest.raises(DataError, match=r"splits 'train' and 'test', got 'validation'"):
-        rows("validation", 1)
+        guess_rows("validation", 1)
 
 
 def test_the_dataset_is_addressed_by_its_name():
     (first,) = load_rows("guess", split="test", size=1)
-    assert (first.row_id, first.columns) == ("guess/test:1", rows("test", 1)[0])
+    assert (first.row_id, first.columns) == ("guess/test:1", guess_rows("test", 1)[0])
 
 
 def test_a_run_that_names_the_model_has_its_recipe_for_a_ground():

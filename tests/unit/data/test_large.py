@@ -15,7 +15,7 @@ from paceline.data.rows import SAMPLE, WHOLE, Row
 from paceline.data.sources import load_rows
 from paceline.data.tasks import LargeTasks, build_tasks
 from paceline.errors import DataError
-from paceline.training.task_sampler import TaskSampler
+from paceline.training.rollouts.sampler import TaskSampler
 from tests.support.tiny import tiny_tokenizer
 
 SIZE = WHOLE + 500

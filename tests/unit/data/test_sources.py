@@ -12,7 +12,8 @@ import pytest
 from paceline.config.sections import DataConfig
 from paceline.data.files import read_file
 from paceline.data.formats import screen
-from paceline.data.sources import FIRST_SEEDS, has_split, load_rows, shares
+from paceline.data.generated import FIRST_SEEDS
+from paceline.data.sources import has_split, load_rows, shares
 from paceline.errors import ConfigError, DataError
 from tests.support.screen import Screen
 

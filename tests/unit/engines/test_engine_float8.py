@@ -13,9 +13,8 @@ from paceline.engines.local.eight_bits import unaligned_reason
 from paceline.engines.local.operations import Kernels
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import quantized
-from paceline.training.plan.hardware import CPU, GPUS
 from paceline.training.plan.memory import memory_plan
-from paceline.training.plan.shape import model_shape
+from paceline.training.plan.shape import CPU, GPUS, model_shape
 from paceline.training.setup.preparation import check_eight_bits
 from tests.support.families import family, make_config
 from tests.support.tiny import local_engine, make_unfamiliar, tiny_model

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from paceline.environments import AgentTurn, Environment, Observation
-from paceline.environments.builtin.games import last_number
-from paceline.environments.builtin.guess import Guess
-from paceline.environments.builtin.nim import Nim
+from paceline.environments.builtin.games import Guess, Nim, last_number
 
 TASK = {"messages": ({"role": "user", "content": "Play."},)}
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from paceline.environments import ModelReply, ModelRequest, ToolCall
-from paceline.environments.endpoint.harness import Branches, Harness
+from paceline.environments.harness import Branches, Harness
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.environments.resolving import specs
 from paceline.errors import ConfigError

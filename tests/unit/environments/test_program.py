@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from paceline.environments.endpoint.program import VARIABLES, AgentProgram
+from paceline.environments.agent_program import VARIABLES, AgentProgram
 from paceline.errors import ConfigError
 
 OWN = dict.fromkeys(VARIABLES, "the user's own")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline.chat.schemas import tool_schema
+from paceline.chat.tools import tool_schema
 from paceline.environments import Environment, EnvironmentSpec, Observation
 from paceline.environments.builtin import calculator, python, search
 from paceline.environments.resolving import EnvironmentMaker, specs

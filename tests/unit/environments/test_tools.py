@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from paceline.chat.schemas import tool_schema
+from paceline.chat.tools import tool_schema
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.environments.objects import ObjectEnvironment, tool_methods
 from paceline.environments.tools import CallError, Functions, Tool, ToolEnvironment, problem, result_text, tool

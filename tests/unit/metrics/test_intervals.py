@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.metrics.intervals import mean_interval, paired_difference, wilson
+from paceline.metrics.statistics import mean_interval, paired_difference, wilson
 
 
 def test_wilsons_interval_has_the_textbook_values():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.metrics.intervals import paired_difference, wilson
+from paceline.metrics.statistics import paired_difference, wilson
 
 CONFIG = """# written by paceline
 paceline_version: 0.1.0

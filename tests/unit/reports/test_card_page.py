@@ -13,7 +13,7 @@ from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
 from paceline.metrics.comparisons import compare
-from paceline.metrics.intervals import wilson
+from paceline.metrics.statistics import wilson
 from paceline.reports.model_card import (
     MARK,
     CardFacts,

@@ -18,8 +18,7 @@ from paceline.reports.console import (
     broken,
     open_console,
 )
-from paceline.reports.console.progress import CURVE_POINTS, RunProgress
-from paceline.reports.console.screen import screen
+from paceline.reports.console.screen import CURVE_POINTS, RunProgress, screen
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.checkpoints.endings import ending_of, write_ending
+from paceline.checkpoints.existing_runs import ending_of, write_ending
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.report import compare
 from paceline.errors import CheckpointError, RewardError
@@ -27,15 +27,14 @@ from paceline.reports.page.figures import (
     step_ticks,
     tick_labels,
 )
-from paceline.reports.page.headline import headline
-from paceline.reports.page.html import write_report
+from paceline.reports.page.html import headline, write_report
 from paceline.reports.page.outcome import fates, outcome, pairs
-from paceline.reports.page.reading import read_run
-from paceline.reports.page.series import (
+from paceline.reports.page.reading import (
     MAX_POINTS,
     Series,
     dropped_counts,
     metric,
+    read_run,
     smoothed,
     time_split,
     total_seconds,

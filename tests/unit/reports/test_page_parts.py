@@ -8,11 +8,9 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.objective.formula import Line as Definition
 from paceline.reports.page.curves import metric_chart, time_chart
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure, readings
-from paceline.reports.page.headline import form_note, headline, verdict_of
-from paceline.reports.page.html import alarm_list, as_list, stretches
+from paceline.reports.page.html import alarm_list, as_list, form_note, headline, stretches, verdict_of
 from paceline.reports.page.outcome import form_of, is_right_leniently
-from paceline.reports.page.reading import read_run
-from paceline.reports.page.series import MAX_POINTS, Series
+from paceline.reports.page.reading import MAX_POINTS, Series, read_run
 
 
 def said(completion, correct=False, answer="42"):

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.metrics.intervals import wilson
-from paceline.reports.summary import step_paces, summarise, unbroken_steps
+from paceline.metrics.statistics import wilson
+from paceline.reports.trained_run import step_paces, summarise, unbroken_steps
 
 
 def summary_of(path, *rights: list[bool]) -> tuple[dict, str]:

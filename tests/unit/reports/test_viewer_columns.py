@@ -6,10 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from paceline.reports.viewer import columns, serving, suspicion
-from paceline.reports.viewer.columns import PREVIEW, RunPart, columns_of, distinctive, grouped, preview, talks_of
+from paceline.reports.viewer import columns, serving
+from paceline.reports.viewer.columns import (
+    NAMES,
+    PREVIEW,
+    RunPart,
+    columns_of,
+    distinctive,
+    grouped,
+    length_outliers,
+    marks,
+    preview,
+    steps_unearned,
+    talks_of,
+    well_paid,
+)
 from paceline.reports.viewer.documents import REASONS, index_of
-from paceline.reports.viewer.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
 from tests.unit.reports.viewed_runs import paid, rollout
 
 
@@ -29,7 +41,7 @@ def held_out(**accuracies):
     return [{"set": "s", "step": int(step[1:]), "accuracy": value} for step, value in accuracies.items()]
 
 
-@pytest.mark.parametrize("module", [columns, serving, suspicion], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [columns, serving], ids=lambda module: module.__name__)
 def test_the_examples_hold(module):
     assert doctest.testmod(module).failed == 0
 

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from paceline.checkpoints.endings import ending_of, write_ending
+from paceline.checkpoints.existing_runs import ending_of, write_ending
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from paceline.errors import CheckpointError, ConfigError, TrainingError

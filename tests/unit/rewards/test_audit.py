@@ -12,9 +12,8 @@ from paceline.data.formats import screen
 from paceline.data.rows import Row
 from paceline.errors import RewardError, SandboxError
 from paceline.rewards.audit.cheats import ANSWER_ATTACKS, COMPLETION_ATTACKS
-from paceline.rewards.audit.describing import verdict
 from paceline.rewards.audit.programs import PROGRAM_ATTACKS
-from paceline.rewards.audit.running import ATTACKS, audit
+from paceline.rewards.audit.running import ATTACKS, audit, verdict
 from paceline.rewards.audit.subjects import attempts, plain_tasks, same_answer, subjects
 from paceline.rewards.function import FORM_ALONE, BuiltIn, RewardContext
 from paceline.rewards.resolving import BUILT_IN, resolve

@@ -11,10 +11,9 @@ import pytest
 from paceline.config.building import build_config
 from paceline.errors import RewardError
 from paceline.rewards.function import Grade, RewardContext
-from paceline.rewards.judges.cache import VerdictCache
 from paceline.rewards.judges.client import JudgeClient
 from paceline.rewards.judges.prompts import VerdictRequest
-from paceline.rewards.judges.settings import JudgeSettings, spending_metrics
+from paceline.rewards.judges.settings import JudgeSettings, VerdictCache, spending_metrics
 from paceline.rewards.resolving import resolve, source_files
 from paceline.training.identity import graders
 from tests.support.scripted_judge import ScriptedJudge, said, score, texts

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from paceline.rewards.programs.comparing import parse_value, same_output, same_value
+from paceline.rewards.programs.cases import parse_value, same_output, same_value
 
 
 @pytest.mark.parametrize(

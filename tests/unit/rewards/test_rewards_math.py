@@ -156,6 +156,6 @@ def test_importing_the_rewards_loads_no_algebra_and_grading_prints_nothing():
 
 
 def test_a_worker_brings_neither_torch_nor_numpy_with_it():
-    code = "import sys, paceline.rewards.maths.proving; print({'torch', 'numpy', 'transformers'} & set(sys.modules))"
+    code = "import sys, paceline.rewards.maths.verdicts; print({'torch', 'numpy', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

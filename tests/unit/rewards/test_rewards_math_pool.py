@@ -15,13 +15,14 @@ import pytest
 from paceline.errors import RewardError
 from paceline.processes.pool import WorkerPool
 from paceline.rewards.maths.equality import EqualityVerdict, decide
-from paceline.rewards.maths.proving import proof_pool, proofs
 from paceline.rewards.maths.verdicts import (
     VerdictMemory,
     begin_verdicts,
     forget_verdicts,
     math_equal,
     math_verdicts,
+    proof_pool,
+    proofs,
     unverifiable,
     verdict_of,
 )
@@ -219,7 +220,7 @@ def test_no_worker_is_left_when_its_parent_is_gone(end):
     assert decide(*pair) is None
     code = (
         "import sys, threading\nfrom paceline.rewards.maths.verdicts import *\n"
-        "from paceline.rewards.maths.proving import proofs\n"
+        "from paceline.rewards.maths.verdicts import proofs\n"
         f"math_equal('x+1', '1+x'); thread = threading.Thread(target=begin_verdicts, args=([{pair!r}],))\n"
         "thread.start(); thread.join(); print(*proofs().process_ids(), flush=True); sys.stdin.read()"
     )

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.errors import DataError
+from paceline.rewards.function import check_selections
 from paceline.rewards.scoring.scores import score
-from paceline.rewards.selecting import check_selections
 from tests.support.scripted import task, trajectory
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 
 
 @pytest.mark.parametrize(

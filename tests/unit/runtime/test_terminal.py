@@ -10,7 +10,7 @@ from rich.text import Text
 
 from paceline.cli.main import TerminalStream, main
 from paceline.reports.console import PlainConsole, open_console, tell
-from paceline.runtime.terminal import STEERING, OwnOutput, visible
+from paceline.runtime.shown_text import STEERING, OwnOutput, visible
 
 STEERED = "a\x1b]0;title\x07b\x9b31mc\x08d\u202ee\u2066f\x00g\rh\x7f"
 

@@ -127,7 +127,7 @@ def test_where_no_temporary_directory_can_be_written_the_reason_is_told(monkeypa
 ROOT = """
 import os, sys
 from paceline.sandbox.inside.confining import separate
-from paceline.sandbox.inside.tree import enter_new_root
+from paceline.sandbox.inside.confining import enter_new_root
 place = sys.argv[1]
 sys.path.append(place + "/lib/python3/lib-dynload")
 identity = separate("namespaces")

@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from paceline.sandbox.outcomes import Reply, execution_of
-from paceline.sandbox.programs import Job, Limits
+from paceline.sandbox.programs import Job, Limits, Reply, execution_of
 
 PROGRAM = Job(source="", limits=Limits(seconds=2.0, output_bytes=100))
 CALL = Job(source="", function="f", limits=Limits(output_bytes=100))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.processes.channel import receive_message
+from paceline.processes.children import receive_message
 from paceline.sandbox.inside.monitor import say_failure
 from paceline.sandbox.local import LocalSandbox, Zygote, ZygoteError
 from paceline.sandbox.programs import Job, Limits

@@ -6,7 +6,7 @@ from paceline.cli.eval import compared
 from paceline.config.building import build_config
 from paceline.engines import Sampling
 from paceline.errors import DataError
-from paceline.reports.summary import gain
+from paceline.reports.trained_run import gain
 from paceline.rewards.resolving import resolve
 from paceline.training.evaluation import AccuracyResult, Evaluator, TaskResult
 from paceline.training.records import first_look

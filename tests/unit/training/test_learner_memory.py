@@ -16,7 +16,7 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.devices import is_out_of_memory
-from paceline.training.learner.budget import Budget
+from paceline.training.learner.forward_backward import Budget
 from paceline.training.learner.learner import Learner
 from tests.support.tiny import tiny_model, with_exact_norms
 from tests.unit.training.test_learner import group

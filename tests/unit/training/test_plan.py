@@ -17,8 +17,8 @@ from paceline.errors import ModelError
 from paceline.kernels import linear, logprobs
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.runtime import devices
-from paceline.training.plan import hardware
 from paceline.training.plan import memory as planner
+from paceline.training.plan import shape
 from paceline.training.plan.batches import batch_plan
 from paceline.training.plan.fitting import (
     USABLE,
@@ -29,9 +29,8 @@ from paceline.training.plan.fitting import (
     refusal,
     sampler_refusal,
 )
-from paceline.training.plan.hardware import CPU, GPUS, Device, gpu_of
 from paceline.training.plan.memory import activations, computed_bytes, judge_memory, memory_plan, sampler_memory
-from paceline.training.plan.shape import model_shape, read_shape
+from paceline.training.plan.shape import CPU, GPUS, Device, gpu_of, model_shape, read_shape
 
 REQUIRED = {"model": "m", "dataset": "d"}
 GIB = 1 << 30
@@ -382,7 +381,7 @@ def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
     assert planner.HEAD_ROWS == logprobs.PRODUCT_ROWS
     assert planner.BFLOAT16_PARAMETERS == devices.BFLOAT16_PARAMETERS
     assert planner.JOINED_WEIGHTS == weights.JOINED_WEIGHTS
-    assert hardware.BFLOAT16_UNITS == linear.BFLOAT16_UNITS
+    assert shape.BFLOAT16_UNITS == linear.BFLOAT16_UNITS
 
 
 def test_micro_batches_of_an_update_and_steps_leave_pieces_between_them_on_a_cpu():

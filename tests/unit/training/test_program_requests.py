@@ -14,7 +14,7 @@ import pytest
 from paceline.chat.turns import TurnTokens
 from paceline.engines import Request, Sampling
 from paceline.environments import EnvironmentSpec, ModelRequest, Observation
-from paceline.environments.endpoint.harness import Harness
+from paceline.environments.harness import Harness
 from paceline.environments.hosting import Hosts
 from paceline.episodes.driver import complete
 from paceline.training.learner.samples import rows_of

@@ -11,7 +11,7 @@ from paceline.config.objective import LossConfig, OptimConfig
 from paceline.engines import Request, Sampling
 from paceline.engines.local.decoder import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.engine import LocalEngine
-from paceline.episodes.running import _with_routes
+from paceline.episodes.episode import _with_routes
 from paceline.errors import ConfigError
 from paceline.models.activations import recompute
 from paceline.models.forward import choose_forward

@@ -19,7 +19,7 @@ from paceline.config.sections import Config
 from paceline.errors import CheckpointError, TrainingError
 from paceline.metrics.definitions import METRICS
 from paceline.training.backend import Backend, BackendFactory, in_this_process
-from paceline.training.guards import Guards, refuse_other_records
+from paceline.training.run import Guards, refuse_other_records
 from paceline.training.session import train
 from paceline.training.setup.configuration import read_run_configuration
 from paceline.training.setup.inputs import RunInputs

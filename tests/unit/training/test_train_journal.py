@@ -13,8 +13,8 @@ from paceline.config.objective import AdvantageConfig
 from paceline.errors import StorageError
 from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.rollouts.rounds import RolloutBatch, WeightTransfer
+from paceline.training.rollouts.sampler import TaskSampler
 from paceline.training.setup.inputs import RunObjects
-from paceline.training.task_sampler import TaskSampler
 from paceline.workers.backend import RankWeights, WorkerBackend
 from tests.support.scripted import completion, scripted_sampler, task
 

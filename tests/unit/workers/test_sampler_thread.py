@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from paceline.errors import TrainingError
-from paceline.workers.sampler_thread import InTurn, SamplerThread
-from paceline.workers.staleness import StalenessSchedule
+from paceline.workers.schedule import InTurn, SamplerThread, StalenessSchedule
 
 
 class RecordingWeights:

@@ -5,8 +5,8 @@ import pytest
 
 from paceline.config.building import build_config
 from paceline.engines import Request, Sampling, sample_key
-from paceline.workers.sampler import SamplerWorker
 from paceline.workers.weight_sync import Manifest, manifest_of, read_bucket
+from paceline.workers.worker import SamplerWorker
 from tests.support.cluster_here import sampler_of
 from tests.support.cluster_runs import options_in
 from tests.support.tiny import tiny_model

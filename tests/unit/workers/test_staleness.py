@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.workers.group import MOST_LOSSES, Lost, WorkerGroup, even_shares
-from paceline.workers.staleness import ScheduledJob, StalenessSchedule, StepSeconds, simulate
+from paceline.workers.schedule import ScheduledJob, StalenessSchedule, StepSeconds, simulate
 
 SCHEDULES = 4_000
 LONG_SCHEDULES = 100

@@ -11,8 +11,8 @@ from paceline.training.rollouts.rounds import NO_TRANSFER
 from paceline.workers.backend import BroadcastWeights, RankWeights, StoredWeights
 from paceline.workers.group import WorkerGroup
 from paceline.workers.torchrun.rank import RankWorkers
-from paceline.workers.trainer import TrainerUpdate
 from paceline.workers.weight_sync import Manifest, Renewed, WeightsChecksum
+from paceline.workers.worker import TrainerUpdate
 from tests.unit.training.test_train_records import NOTHING
 from tests.unit.workers.scripted_ranks import ScriptedChannels
 from tests.unit.workers.test_worker_group import ScriptedRanks

@@ -41,8 +41,8 @@ from paceline.models.pretrained import (
 from paceline.models.text_part import read_model
 from paceline.objective.schedule import warmup_updates
 from paceline.reports.trackers import check_trackers
+from paceline.rewards.function import row_check
 from paceline.rewards.resolving import reward_context
-from paceline.rewards.selecting import row_check
 from paceline.runtime.devices import choose_device
 from paceline.training.backend import OneProcess, one_process
 from paceline.training.evaluation import Evaluator
@@ -56,7 +56,7 @@ from paceline.types import RowCheck, Task
 from paceline.workers.backend import WorkerBackend
 from paceline.workers.torchrun.environment import check_launched
 from paceline.workers.torchrun.launch import Launch
-from paceline.workers.trainer import TrainerWorker
+from paceline.workers.worker import TrainerWorker
 
 LOGGER = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from paceline.chat.messages import row_tools
-from paceline.chat.schemas import tool_schema
+from paceline.chat.tools import tool_schema
 from paceline.compat.trl.slots import Slot, SlotPool, call, wait_for, within
 from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
 from paceline.environments.hosting.results import TooLate

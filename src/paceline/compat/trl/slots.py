@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from paceline.environments.hosting.results import Overtime, TooLate
-from paceline.runtime.event_loop import own_loop, wait_here
 from paceline.runtime.interrupts import interrupted_after
+from paceline.runtime.own_code import own_loop, wait_here
 
 
 @contextmanager

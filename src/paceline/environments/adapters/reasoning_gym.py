@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import Any
 
 from paceline.chat.thinking import visible_text
-from paceline.data.extraction.answers import final_answer
+from paceline.data.answers import final_answer
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
 from paceline.environments.builtin.games import behind_prompt, said

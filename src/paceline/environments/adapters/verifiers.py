@@ -4,7 +4,7 @@ Its taskset, program, tools, limits and rewards are used as they are; `data/task
 
 | the package's rollout                              | becomes                                                       |
 |----------------------------------------------------|---------------------------------------------------------------|
-| asks its client for a turn                         | a request of the endpoint: see `endpoint/harness.py`          |
+| asks its client for a turn                         | a request of the endpoint: see `environments/harness.py`      |
 | ends, by itself or at a limit of its own           | the reward: the sum of its rewards by weight, None without    |
 | is refused a turn beyond the run's limits          | the same, if its program ends as at a full context; else none |
 | ends by an error of a program, a tool or a reward  | a failed episode, with the error                              |
@@ -23,7 +23,7 @@ from typing import Any
 
 from paceline.data.tasksets import open_environment
 from paceline.environments.adapters import Adapter, Parameters
-from paceline.environments.endpoint.harness import Harness
+from paceline.environments.harness import Harness
 from paceline.errors import EnvironmentFailure
 
 KEY = "PACELINE_API_KEY"

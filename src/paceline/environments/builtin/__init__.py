@@ -4,7 +4,5 @@ calculator.py  arithmetic, exact where it can be
 python.py      Python in the sandbox, with variables that stay for the episode
 search.py      passages of the documents in a folder
 mcp.py         tools of a server that speaks the Model Context Protocol
-games.py       what the two games share
-guess.py       a number to guess
-nim.py         a board game against an opponent
+games.py       two games: a number to guess, and a heap of stones against an opponent
 """

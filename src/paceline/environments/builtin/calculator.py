@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from paceline.chat.schemas import text_schema
+from paceline.chat.tools import text_schema
 from paceline.environments.tools import CallError
 
 Number = int | Fraction | float

@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.base_directory import base_directory
-from paceline.chat.call_arguments import properties_of
+from paceline.chat.call_records import properties_of
 from paceline.config.packages import install_command
 from paceline.environments.tools import CallError, Tool
 from paceline.errors import ConfigError, EnvironmentFailure, first_line

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast, get_args
 
-from paceline.chat.schemas import text_schema
+from paceline.chat.tools import text_schema
 from paceline.environments.hosting.threads import waiting
 from paceline.environments.tools import CallError, Tool, tool
 from paceline.errors import ConfigError

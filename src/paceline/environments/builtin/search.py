@@ -24,7 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.chat.schemas import text_schema
+from paceline.chat.tools import text_schema
 from paceline.environments.tools import CallError, Tool, tool
 from paceline.errors import ConfigError
 

@@ -33,7 +33,7 @@ from paceline.environments.hosting.threads import ThreadHost, WorkerThreads
 from paceline.processes.forking import Result
 from paceline.processes.starting import HostFailure
 from paceline.processes.warm_parent import WarmParents
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 
 MOST_PROCESSES = 512
 MOST_THREADS = 512

@@ -13,9 +13,8 @@ from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
 from paceline.processes.forking import Result, plain
 from paceline.processes.starting import HostFailure
-from paceline.runtime.event_loop import BlockedLoop
-from paceline.runtime.own_code import copied
-from paceline.runtime.secrets import hidden
+from paceline.runtime.own_code import BlockedLoop, copied
+from paceline.runtime.shown_text import hidden
 
 Method = Literal["begin", "observe", "close"]
 

@@ -32,8 +32,8 @@ from paceline.environments.hosting.results import (
 from paceline.environments.tools import ToolEnvironment
 from paceline.processes.forking import Result
 from paceline.processes.starting import HostFailure
-from paceline.runtime.event_loop import OwnLoop, own_loop
 from paceline.runtime.interrupts import Interrupt
+from paceline.runtime.own_code import OwnLoop, own_loop
 
 AGAIN_SECONDS = 1.0  # Seconds from one interruption of a late call to the next, as long as it continues
 END_SECONDS = 12.0

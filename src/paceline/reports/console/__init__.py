@@ -1,8 +1,7 @@
 """What a person sees in the terminal: one screen during a run, a sentence per event above it.
 
 __init__.py  the display of a run: the screen on a terminal, plain lines in a log file
-progress.py  the state of a run as its parts have reported it
-screen.py    the screen as text, with bars and small curves, from that state and the size of the terminal
+screen.py    the state of a run as its parts have reported it; the screen as text, with bars and small curves
 """
 
 import io
@@ -24,10 +23,9 @@ from typing_extensions import override
 
 from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import Record
-from paceline.reports.console.progress import RunProgress
-from paceline.reports.console.screen import measurement, screen, stage_words
+from paceline.reports.console.screen import RunProgress, measurement, screen, stage_words
 from paceline.runtime.activity import ACTIVITY, Phase
-from paceline.runtime.terminal import STEERING, OwnOutput, encodable
+from paceline.runtime.shown_text import STEERING, OwnOutput, encodable
 
 QUIET_SECONDS = 10.0
 """Without a terminal, least seconds between two lines of progress."""

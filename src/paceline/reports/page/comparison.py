@@ -12,8 +12,7 @@ from paceline.reports.page.curves import HERO_SIZES
 from paceline.reports.page.figures import Chart, ChartLine, figure
 from paceline.reports.page.html import TOOLS, document
 from paceline.reports.page.outcome import evaluations, first_set, outcome
-from paceline.reports.page.reading import RunRecord, read_lines, value_at
-from paceline.reports.page.series import Series, metric, smoothed, total_seconds
+from paceline.reports.page.reading import RunRecord, Series, metric, read_lines, smoothed, total_seconds, value_at
 
 OF_EVERY_RUN = ("output_dir", "paceline_version")
 """Keys of config.yaml that differ between runs without an effect on what is computed."""

@@ -7,8 +7,17 @@ from paceline.metrics.definitions import METRICS
 from paceline.reports.format import count, duration, percent
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure
 from paceline.reports.page.outcome import evaluations, set_names
-from paceline.reports.page.reading import RunRecord, value_at
-from paceline.reports.page.series import PARTS, Series, bin_size, metric, scaled, smoothed, time_split
+from paceline.reports.page.reading import (
+    PARTS,
+    RunRecord,
+    Series,
+    bin_size,
+    metric,
+    scaled,
+    smoothed,
+    time_split,
+    value_at,
+)
 
 HERO_SIZES = ((1040, 300), (340, 210))
 _HALF_SIZES = ((508, 230), (340, 190))

@@ -12,7 +12,7 @@ from html import escape
 from itertools import pairwise
 
 from paceline.reports.format import percent, short
-from paceline.reports.page.series import Series
+from paceline.reports.page.reading import Series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

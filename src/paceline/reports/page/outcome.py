@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from paceline.chat.thinking import prefills_think, visible_text
-from paceline.data.extraction.answers import final_answer
+from paceline.data.answers import final_answer
 from paceline.metrics.comparisons import Comparison, compare_records
 from paceline.metrics.definitions import Record
-from paceline.metrics.intervals import Interval
+from paceline.metrics.statistics import Interval
 from paceline.reports.page.reading import RunRecord, read_lines, value_at
 
 

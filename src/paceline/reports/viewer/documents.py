@@ -30,15 +30,16 @@ from paceline.reports.viewer.columns import (
     ENDS,
     GRADE,
     REQUIRED,
+    RULES,
     CompletionColumns,
     answer_of,
     columns_of,
     distinctive,
     grouped,
+    marks,
     parts_of,
     talks_of,
 )
-from paceline.reports.viewer.suspicion import RULES, marks
 
 FILE = "tokenizer.json"
 MODELS = Path(__file__).parent.parent.parent / "models"

@@ -3,6 +3,5 @@
 subjects.py     a task with the material for cheats; the completions of an attack
 cheats.py       cheats that are whole completions, and cheats in the place of the answer
 programs.py     cheats for rows with test cases
-running.py      all attacks against one function: what they earn, what a full score is, and which may score it
-describing.py   an audit for a person and for a program
+running.py      all attacks against one function: what they earn, what a full score is, which may score it; in words
 """

@@ -17,7 +17,7 @@ from paceline.chat.thinking import (
     prefills_think,
     visible_text,
 )
-from paceline.data.extraction.answers import (
+from paceline.data.answers import (
     CLOSE_ANSWER,
     OPEN_ANSWER,
     final_answer,

@@ -1,7 +1,7 @@
 """`code`: does the completion's program pass the tests of its row?
 
 The program is the last complete fenced block of Python outside `<think>...</think>`. It runs in a sandbox on one input
-at a time; what it prints or returns is compared outside (`judging`, `comparing`).
+at a time; what it prints or returns is compared outside (`judging`, `cases`).
 
 | completion                                                     | `score=all` | `score=fraction`     |
 |----------------------------------------------------------------|-------------|----------------------|
@@ -27,8 +27,7 @@ from paceline.data.formats import CASES_COLUMNS
 from paceline.errors import DataError, PacelineError, RewardError, SandboxError
 from paceline.rewards.builtin.answers import after_thought
 from paceline.rewards.function import CHOOSE, BuiltIn, Grade, Need, RewardContext
-from paceline.rewards.programs.cases import Cases, code_row_check, has_cases, parse_cases
-from paceline.rewards.programs.comparing import same_output
+from paceline.rewards.programs.cases import Cases, code_row_check, has_cases, parse_cases, same_output
 from paceline.rewards.programs.judging import Judgement, Judges, Trial
 from paceline.sandbox.programs import Limits, Sandbox
 from paceline.types import Task

@@ -7,13 +7,12 @@ table for all styles, in `docs/rewards.md`.
 import json
 from collections.abc import Mapping, Sequence
 
-from paceline.chat.call_arguments import untyped
 from paceline.chat.call_marks import CLOSE_CALL, OPEN_CALL, TOOL_CALLS, first_mark
-from paceline.chat.call_records import UNTYPED, ParsedCall, calls_of
+from paceline.chat.call_records import UNTYPED, ParsedCall, calls_of, untyped
 from paceline.chat.calls import call_format_in, labelled, parse_calls
 from paceline.chat.messages import calls_in, is_empty, without_nulls, written_value
 from paceline.chat.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
-from paceline.data.extraction.answers import stand_once_in_order
+from paceline.data.answers import stand_once_in_order
 from paceline.errors import DataError, RewardError
 from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, visible
 from paceline.rewards.function import CHOOSE, BuiltIn, Need, RewardContext
@@ -146,7 +145,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
     | `Action: name`, `Action Input: {...}`, the last before an `Observation:`     | 1.0   |
     | nothing but JSON of the calls                                                | 1.0   |
     | `[TOOL_CALLS]name[ARGS]{...}`, `<\|python_tag\|>{...}`, also without the marks | 1.0   |
-    | the marks of GLM, DeepSeek and Kimi, as in `data.extraction.calls`           | 1.0   |
+    | the marks of GLM, DeepSeek and Kimi, as in `chat.calls`                      | 1.0   |
     | another tool or argument, a call too few or too many                         | 0.0   |
     | a call that is malformed, a tag that is not closed, no call                  | 0.0   |
     | a row whose `tool_calls` and answer speak of no call                         | None  |

@@ -19,10 +19,9 @@ from typing import Any
 
 from paceline.errors import RewardError
 from paceline.http.client import HttpCallError, HttpClient, HttpReply, HttpTimeout
-from paceline.rewards.judges.cache import VerdictCache
 from paceline.rewards.judges.own_service import OwnService
 from paceline.rewards.judges.prompts import JudgeFailure, JudgeVerdict, VerdictRequest, short
-from paceline.rewards.judges.settings import JudgeSettings, Spending
+from paceline.rewards.judges.settings import JudgeSettings, Spending, VerdictCache
 from paceline.runtime.activity import ACTIVITY
 
 VERSION = 1  # of what a verdict's hash is made of

@@ -24,11 +24,10 @@ from paceline.config.reading import base_name, parameter_texts, served_model
 from paceline.config.sections import JUDGE
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, Grade, RewardContext, parameters_of
-from paceline.rewards.judges.cache import VerdictCache
 from paceline.rewards.judges.client import JudgeClient
 from paceline.rewards.judges.own_service import own_service
 from paceline.rewards.judges.prompts import JudgeFailure, JudgeVerdict, VerdictRequest, short
-from paceline.rewards.judges.settings import JudgeSettings
+from paceline.rewards.judges.settings import JudgeSettings, VerdictCache
 
 RUBRIC_FILES = (".txt", ".md")
 SECRETS = ("key", "token", "secret", "password", "authorization")

@@ -1,11 +1,22 @@
-"""Parameters of a judge, its budget, and what it has spent: calls, tokens, failures by kind."""
+"""Parameters of a judge, its budget, what it has spent, and the cache on disk that spares calls.
 
+Spending counts calls, tokens and failures by kind. The cache holds verdicts, so that a resumed run, or one with the
+same completions, repeats no request: a small JSON file per verdict is written under a temporary name and renamed, so
+that processes share the cache without a lock, and a kill leaves the whole file or none. It holds the judge's response,
+but neither the prompt nor a key.
+"""
+
+import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from paceline.errors import RewardError
+from paceline.kernels.cache import cache_directory
 from paceline.rewards.judges.prompts import RUBRIC, JudgeFailure, JudgeMode
 
 
@@ -128,3 +139,36 @@ def spending_metrics(counts: Mapping[str, float]) -> dict[str, object]:
         "latency_mean": counts.get("latency_sum", 0.0) / answered if answered else None,
         "agreement": counts.get("agreement_sum", 0.0) / pairs if pairs else None,
     }
+
+
+class VerdictCache:
+    """Responses of a judge, by the hash of the request."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """`directory` None: `judges` in the user's cache."""
+        self.directory = cache_directory() / "judges" if directory is None else directory
+
+    def find(self, key: str) -> str | None:
+        """Return the response to the request with this hash; None: there is none, or its file is damaged."""
+        try:
+            record = json.loads(self._path(key).read_bytes())
+        except (OSError, ValueError):
+            return None
+        response = record.get("response") if isinstance(record, dict) else None
+        return response if isinstance(response, str) else None
+
+    def keep(self, key: str, response: str) -> None:
+        """Write a response; raises OSError where it cannot be written."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+        try:
+            beside.write_text(json.dumps({"response": response}), encoding="ascii")
+            beside.replace(path)
+        except OSError:
+            with suppress(OSError):
+                beside.unlink()
+            raise
+
+    def _path(self, key: str) -> Path:
+        return self.directory / key[:2] / f"{key[2:]}.json"

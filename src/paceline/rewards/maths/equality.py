@@ -33,9 +33,15 @@ from paceline.rewards.maths.expressions import (
     is_words,
 )
 from paceline.rewards.maths.notation import normalise
-from paceline.rewards.maths.quantities import approximated, is_decimal, parse_quantity, same_quantity
+from paceline.rewards.maths.quantities import (
+    approximated,
+    is_decimal,
+    parse_quantity,
+    parse_time,
+    same_quantity,
+    same_time,
+)
 from paceline.rewards.maths.symbolic import is_bounded
-from paceline.rewards.maths.times import parse_time, same_time
 
 MAX_LENGTH = 4096  # Characters; nothing longer is compared but as text
 MAX_DEPTH = 20  # Nested brackets; the LaTeX grammar needs about twice the time for each five levels more

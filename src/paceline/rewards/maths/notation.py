@@ -23,7 +23,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from paceline.data.extraction.answers import unboxed
+from paceline.data.answers import unboxed
 
 _SYMBOLS = {
     "\N{MULTIPLICATION SIGN}": r"\times ",

@@ -1,4 +1,4 @@
-r"""Symbolic equality by the math-verify package. It runs in the worker processes of `proving`, which bound its time.
+r"""Symbolic equality by the math-verify package. It runs in the worker processes of `verdicts`, which bound its time.
 
 What could take a machine down before any limit bites is refused by `is_bounded`, which is plain text work and runs in
 the caller.

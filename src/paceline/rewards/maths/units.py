@@ -5,7 +5,7 @@ Words are read in any case. Abbreviations keep theirs, as `Mg` is not `mg`. Noth
 
 import re
 
-from paceline.data.extraction.wording import SCALES, noun, without_closing
+from paceline.data.wording import SCALES, noun, without_closing
 
 _ABBREVIATIONS = (
     "percent: % pct, degree: ° deg deg., celsius: °C °c, fahrenheit: °F °f, radian: rad, dollar: USD usd, "

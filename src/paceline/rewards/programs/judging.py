@@ -24,8 +24,7 @@ from queue import PriorityQueue
 from typing import Literal
 
 from paceline.errors import SandboxError
-from paceline.rewards.programs.cases import Cases
-from paceline.rewards.programs.comparing import parse_value, same_output, same_value
+from paceline.rewards.programs.cases import Cases, parse_value, same_output, same_value
 from paceline.sandbox.programs import Execution, ExecutionStatus, Job, Limits, Sandbox
 
 ProgramVerdict = Literal[

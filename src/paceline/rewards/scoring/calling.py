@@ -13,12 +13,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.rewards.selecting import is_for
+from paceline.rewards.function import BuiltIn, RewardFunction, is_for
 from paceline.runtime.activity import ACTIVITY
-from paceline.runtime.event_loop import BlockedLoop, own_loop, wait_here
 from paceline.runtime.interrupts import interrupted_after
-from paceline.runtime.own_code import copied
+from paceline.runtime.own_code import BlockedLoop, copied, own_loop, wait_here
 from paceline.types import Completion, Task, Trajectory, completed
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion

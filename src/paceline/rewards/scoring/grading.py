@@ -8,10 +8,9 @@ from numbers import Complex, Real
 from types import NoneType, UnionType
 
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, Grade, RewardFunction, compares_group, is_marked
+from paceline.rewards.function import BuiltIn, Grade, RewardFunction, compares_group, is_for, is_marked
 from paceline.rewards.scoring.calling import Arguments, CallOutcome, TooSlow, accepted, arguments_of, outcomes
-from paceline.rewards.selecting import is_for
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 from paceline.types import Task, Trajectory
 
 RowGrade = float | Grade | BaseException | None

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.errors import TrainingError, with_printed
-from paceline.rewards.function import RewardFunction, is_marked
+from paceline.rewards.function import RewardFunction, has_format, is_marked
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
-from paceline.rewards.selecting import has_format
 from paceline.types import Task, Trajectory
 
 
@@ -69,7 +68,7 @@ def score(
     A function that raises on the batch is called on it again, and then row by row, so that only the rows that fail are
     lost; not row by row where it needs whole groups. One that takes more than `timeout` seconds has failed on all of
     them. Async functions run at the same time, once the others are done. A function is called on the tasks that are for
-    it (`selecting`), and gives None for the others.
+    it (`is_for`), and gives None for the others.
 
     Raises:
         RewardError: a function asks for an argument that is no column, or its result is not a list with one number

@@ -119,9 +119,9 @@ def call(name: str, *arguments: int | bytes | None) -> int:
     return result
 
 
-def control_process(option: int, value: int = 0, third: int = 0) -> None:
+def control_process(option: int, value: int = 0) -> None:
     """Call `prctl`."""
-    call("prctl", option, value, third, 0, 0)
+    call("prctl", option, value, 0, 0, 0)
 
 
 def mount(kind: str, target: str, flags: int, options: str = "") -> None:

@@ -10,8 +10,7 @@ import signal
 import socket
 from typing import Any
 
-from paceline.processes.channel import BrokenChannelError, receive_message, send_message
-from paceline.processes.children import adopt_orphans, guard
+from paceline.processes.children import BrokenChannelError, adopt_orphans, guard, receive_message, send_message
 from paceline.processes.scratch import hold_new, make_empty, remove_left
 from paceline.sandbox.inside.confining import OWNERS, OWNERS_OF_CONTAINERS, separate
 from paceline.sandbox.inside.serving import serve

@@ -17,8 +17,14 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from paceline.processes.channel import BrokenChannelError, receive_message, send_message
-from paceline.processes.children import adopt_orphans, die_with_parent, end_children
+from paceline.processes.children import (
+    BrokenChannelError,
+    adopt_orphans,
+    die_with_parent,
+    end_children,
+    receive_message,
+    send_message,
+)
 from paceline.processes.scratch import make_empty
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.confining import Confinement, Identity, confine

@@ -8,12 +8,10 @@ import signal
 import socket
 from typing import Any, NamedTuple, NoReturn
 
-from paceline.processes.channel import PREFIX, receive_bytes
-from paceline.processes.children import die_with_parent
+from paceline.processes.children import PREFIX, die_with_parent, receive_bytes
 from paceline.sandbox.inside import filtering, kernel, landlock
 from paceline.sandbox.inside.confining import Confinement
-from paceline.sandbox.inside.interpreter import run_interpreter
-from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_main
+from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_interpreter, run_main
 from paceline.sandbox.inside.watching import MOST_THREADS
 
 STARTED = b"s"  # Written when everything is in place, into a pipe the program does not have: it cannot claim otherwise

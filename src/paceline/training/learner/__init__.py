@@ -5,9 +5,7 @@ groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weigh
 samples.py           which completions are trained on
 objective.py         the loss of each token
 learner.py           gradients and updates
-budget.py            how large micro-batches are, and smaller where memory has run out
-forward_backward.py  micro-batches through a model, forward and backward
-pipeline.py          the same where its layers are stages on several ranks
+forward_backward.py  micro-batches through a model or a pipeline's stage, smaller where memory has run out
 optimizers.py        AdamW in its kinds
 stats.py             what the updates did
 """

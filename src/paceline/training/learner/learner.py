@@ -27,11 +27,9 @@ from paceline.objective.policy_loss import top_entropy_threshold
 from paceline.objective.schedule import next_entropy_coef, within_bounds
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory
-from paceline.training.learner.budget import Budget
-from paceline.training.learner.forward_backward import ForwardBackward, WholeModel
+from paceline.training.learner.forward_backward import Budget, ForwardBackward, Pipelined, WholeModel
 from paceline.training.learner.objective import token_losses
 from paceline.training.learner.optimizers import make_optimizer
-from paceline.training.learner.pipeline import Pipelined
 from paceline.training.learner.samples import minibatches, samples_of, trained_rows
 from paceline.training.learner.stats import (
     UpdateStats,

@@ -13,9 +13,8 @@ from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.reports.format import gibibytes
 from paceline.training.plan.batches import forwarded_tokens, table
-from paceline.training.plan.hardware import Device
 from paceline.training.plan.memory import MemoryPlan, SamplerMemory, memory_plan
-from paceline.training.plan.shape import ModelShape
+from paceline.training.plan.shape import Device, ModelShape
 
 USABLE = 0.95
 """Share of a device's memory that a run can use; allocators hold the rest."""

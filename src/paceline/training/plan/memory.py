@@ -16,8 +16,7 @@ from paceline.config.sections import Config, LoraConfig, ModelConfig
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens
-from paceline.training.plan.hardware import CPU, Device
-from paceline.training.plan.shape import ModelShape
+from paceline.training.plan.shape import CPU, Device, ModelShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,10 +29,9 @@ from paceline.models.places import (
 from paceline.models.weight_headers import check_quantised, check_weights, read_whole
 from paceline.objective.advantages import GroupAdvantage
 from paceline.reports.trackers import check_trackers
-from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.function import BuiltIn, RewardFunction, row_check
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.resolving import BUILT_IN, default_system_prompt, resolve, reward_context
-from paceline.rewards.selecting import row_check
 from paceline.runtime.own_code import own_function
 from paceline.training.setup.inputs import RunObjects
 from paceline.types import RowCheck

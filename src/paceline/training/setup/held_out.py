@@ -18,8 +18,7 @@ from paceline.engines import Sampling
 from paceline.episodes.conversations import Completer, Conversations
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
-from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.rewards.selecting import row_check
+from paceline.rewards.function import BuiltIn, RewardFunction, row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.training.evaluation import Evaluator
 from paceline.training.setup.inputs import RunObjects

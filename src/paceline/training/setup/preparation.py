@@ -39,7 +39,7 @@ from paceline.models.pretrained import (
 from paceline.models.weight_headers import check_quantised
 from paceline.objective.advantages import GroupAdvantage, check_advantage
 from paceline.objective.own_loss import PolicyLoss, check_policy_loss
-from paceline.rewards.selecting import check_selections, row_check
+from paceline.rewards.function import check_selections, row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
 from paceline.training.evaluation import Evaluator

@@ -21,7 +21,7 @@ from paceline.errors import ERRORS, PacelineError, ProcessLost, TrainingError
 from paceline.models.parallel.process_group import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import Interrupt
-from paceline.runtime.secrets import hidden
+from paceline.runtime.shown_text import hidden
 from paceline.runtime.watchdog import write_stacks
 
 HEARTBEAT_SECONDS = 1.0

@@ -40,8 +40,8 @@ from paceline.workers.torchrun.rank import (
     roles_of,
 )
 from paceline.workers.torchrun.rendezvous import SocketChannels, open_channels, open_store
-from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
 from paceline.workers.weight_sync import WeightsGroup
+from paceline.workers.worker import COLLECTIVE_SECONDS, TrainerWorker
 
 GRACE_SECONDS = 30.0
 """Seconds that a rank which reported its error waits for the first rank to print it."""

@@ -27,9 +27,7 @@ from paceline.runtime.activity import ACTIVITY
 from paceline.training.rollouts.rounds import NO_TRANSFER, WeightTransfer
 from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.workers.group import Workers
-from paceline.workers.sampler import SamplerWorker
 from paceline.workers.torchrun.rendezvous import SocketChannels
-from paceline.workers.trainer import TrainerWorker
 from paceline.workers.weight_sync import (
     Manifest,
     Renewed,
@@ -39,6 +37,7 @@ from paceline.workers.weight_sync import (
     give_weights,
     taken,
 )
+from paceline.workers.worker import SamplerWorker, TrainerWorker
 
 LEAVE = "leave"
 """Last call: what the first rank leads is over."""

@@ -1,4 +1,6 @@
-"""Dataset `arithmetic`: templated word problems with a known answer, generated the same every time.
+"""Datasets that are generated, the same every time: word problems, games, and seeds.
+
+`arithmetic` has templated problems with a known answer:
 
     Tom has 12 coins. Ann hands 5 to Tom. Tom loses 3. How many coins does Tom have?
     12+5=17;17-3=14
@@ -6,14 +8,22 @@
 Every value, from the first to the answer, lies in 0..99, and no number comes twice in a question. The verb decides the
 operation, so a problem has to be read, not only its numbers. `arithmetic(operations=1, largest=10)` has problems of one
 step with values up to 10.
+
+`guess` has games of the environment of that name:
+
+    Guess a number from 12 to 37.
+
+A range has 16 to 30 numbers within 1..99, so five guesses are enough for who halves what is left. All games of a range
+belong to one split: a range of the test split is never played in training.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from random import Random
 
-from paceline.data.rows import drawn_once
+from paceline.data.rows import check_split, drawn_once, split_of
+from paceline.errors import DataError
 
 LARGEST_VALUE = 99
 LARGEST_FIRST = 60
@@ -51,7 +61,9 @@ class ArithmeticProblem:
         return f"<think>{self.solution}</think><answer>{self.answer}</answer>"
 
 
-def rows(split: str, size: int, *, operations: int | None = None, largest: int = LARGEST_VALUE) -> list[dict[str, str]]:
+def arithmetic_rows(
+    split: str, size: int, *, operations: int | None = None, largest: int = LARGEST_VALUE
+) -> list[dict[str, str]]:
     """Return the first `size` problems of a split as dataset rows with the columns question, answer and solution.
 
     The same rows every time; a larger size only adds rows at the end. `operations` is the number of steps, None: 2 to
@@ -106,3 +118,68 @@ def _problem(rng: Random, num_operations: int, largest: int) -> ArithmeticProble
         value = result
     sentences.append(rng.choice(QUESTIONS).format(**words))
     return ArithmeticProblem(question=" ".join(sentences), answer=str(value), solution=";".join(steps))
+
+
+LARGEST_NUMBER = 99
+SIZES = range(16, 31)
+"""Numbers of a range."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuessingGame:
+    """A range and the number in it that is to be guessed."""
+
+    question: str
+    """The rules that the player reads."""
+    low: int
+    high: int
+    answer: str
+    """The number, low..high."""
+
+
+def guess_rows(split: str, size: int) -> list[dict[str, object]]:
+    """Return the first `size` games of a split as dataset rows with the columns question, low, high and answer.
+
+    The same rows every time; a larger size only adds rows at the end.
+
+    Raises:
+        DataError: a split other than `train` and `test`, or more games than it has.
+    """
+    all_games = games(split)
+    if size > len(all_games):
+        raise DataError(f"dataset 'guess' has {len(all_games)} games in the split {split!r}, got {size}; take fewer")
+    return [asdict(game) for game in all_games[:size]]
+
+
+def games(split: str) -> Sequence[GuessingGame]:
+    """Return all games of a split in their order.
+
+    Raises:
+        DataError: a split other than `train` and `test`.
+    """
+    check_split("guess", split)
+    ranges = [(low, low + size - 1) for size in SIZES for low in range(1, LARGEST_NUMBER - size + 2)]
+    in_split = [
+        GuessingGame(question=question, low=low, high=high, answer=str(number))
+        for low, high in ranges
+        if split_of(question := f"Guess a number from {low} to {high}.") == split
+        for number in range(low, high + 1)
+    ]
+    Random(f"guess/{split}").shuffle(in_split)
+    return in_split
+
+
+# reasoning-gym draws item i of a dataset from `seed + i`, so neighbouring seeds share all but one item: the splits lie
+# a thousand million items apart.
+FIRST_SEEDS = {"train": 0, "test": 1_000_000_000}
+
+
+def seed_rows(split: str, size: int) -> list[dict[str, object]]:
+    """Return rows for an environment that makes its games from seeds: a fixed question and a different seed each.
+
+    Raises:
+        DataError: a split other than `train` and `test`.
+    """
+    check_split("seeds", split)
+    first = FIRST_SEEDS[split]
+    return [{"question": "Play this game.", "seed": seed} for seed in range(first, first + size)]

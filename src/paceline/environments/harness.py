@@ -29,7 +29,7 @@ from typing import IO, Any
 
 from paceline.base_directory import base_directory
 from paceline.environments import AgentTurn, ModelReply, ModelRequest, Observation
-from paceline.environments.endpoint.program import endpoint_variables, keep_variables, refuse_all
+from paceline.environments.agent_program import endpoint_variables, keep_variables, refuse_all
 from paceline.environments.hosting.results import awaited
 from paceline.errors import ConfigError, EnvironmentFailure
 from paceline.http.events import EventStream

@@ -1,10 +1,13 @@
-"""Answers between `<answer>` and `</answer>`."""
+"""Answers in a text: `<answer>...</answer>`, boxes, `####`, and the first of these that a text has.
+
+Every function is pure and linear in the length of the text, whatever the text holds.
+"""
 
 import re
 from collections.abc import Sequence
 from itertools import islice
 
-from paceline.data.extraction.wording import DENIAL, leads, without_closing
+from paceline.data.wording import DENIAL, leads, without_closing
 
 OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
 
