@@ -249,7 +249,10 @@ def attention_layers(model: PreTrainedModel, length: int, like: Tensor) -> list[
 
 
 def _rotation(decoder: Any, kind: str, length: int, like: Tensor) -> Rotation:
-    """Make tables by the decoder's rotary module, for layers of this kind where it asks; "": nothing is rotated."""
+    """Make tables by the decoder's rotary module, for layers of this kind where it asks; "": nothing is rotated.
+
+    The module's own may have each number twice, for both halves or for neighbours, or once.
+    """
     rotary, eps = getattr(decoder, "rotary_emb", None), norm_eps(decoder)
     if not kind or rotary is None:
         nothing = like.new_zeros(length, 0)
@@ -258,8 +261,9 @@ def _rotation(decoder: Any, kind: str, length: int, like: Tensor) -> Rotation:
     by_kind = (kind,) if isinstance(rotary.rope_type, dict) else ()
     cosine, sine = (table[0] for table in rotary(like, positions, *by_kind))
     half = sine.shape[-1] // 2
-    if not torch.equal(sine[:, :half], sine[:, half:]):  # tables for one half, which serve both
-        cosine, sine, half = cosine.repeat(1, 2), sine.repeat(1, 2), 2 * half
+    if not torch.equal(sine[:, :half], sine[:, half:]):
+        step = 2 if torch.equal(sine[:, ::2], sine[:, 1::2]) else 1
+        cosine, sine, half = cosine[:, ::step].repeat(1, 2), sine[:, ::step].repeat(1, 2), 2 * half // step
     return Rotation(cosine=cosine.contiguous(), sine=torch.cat((-sine[:, :half], sine[:, half:]), dim=-1), norm_eps=eps)
 
 

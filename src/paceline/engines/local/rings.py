@@ -1,4 +1,4 @@
-"""Whether rows that keep a window's keys in turn attend as exact attention over all keys does, on made-up numbers."""
+"""A trial of windows on made-up numbers: rows that keep a window's keys in turn, against attention over all keys."""
 
 import functools
 

@@ -151,7 +151,7 @@ class PreparedAttention:
     """Queries, keys and values, concatenated: [(H + 2K) * D, W]; then the output's gates [H * D, W], if any."""
     weights: AttentionWeights
     gated: bool
-    """Whether there are gates."""
+    """True if there are gates."""
     output: Linear | Float8Linear
 
 
@@ -200,6 +200,8 @@ class PreparedWeights:
     """The model's own tensor, since only rows of it are read."""
     multiplier: float
     """Factor of embeddings."""
+    centred: bool
+    """Norms subtract the mean: then so may whatever is added, and the rest is a norm by the root mean square."""
     first_norm: Float[Tensor, " W"] | None
     blocks: tuple[PreparedBlock, ...]
     head: Linear
@@ -226,19 +228,24 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
     """
     decoder, numbers = decoder_of(model), itertools.count()
     plans = layer_plans(model.config, type(model).__name__)
+    # rotated numbers of a head, where the rotary module has one table for all layers
+    turned = 2 * len(getattr(getattr(decoder, "rotary_emb", None), "inv_freq", ()))
     family = plans[0].family
     assert family is not None
 
     def scale(layer: nn.Module, path: str | None) -> Tensor | None:
         if path is None:
             return None
-        weight = cast(Tensor, layer.get_submodule(path).weight).detach().to(kernels.residual_dtype)
+        weight = getattr(layer.get_submodule(path), "weight", None)
+        if weight is None:  # an identity in place of a norm
+            return None
+        weight = weight.detach().to(kernels.residual_dtype)
         return weight + family.norm_offset if family.norm_offset else weight
 
     read = list[tuple[nn.Module, str | None, str | None, float, Mixer | None, tuple[FeedForward, ...]]]()
     for plan, (layer, parts) in zip(plans, planned_layers(model), strict=False):
         factor = 1.0 if parts.multiplier is None else float(attrgetter(parts.multiplier)(layer))
-        mixer = _mixer(layer, parts, kernels, numbers, scale)
+        mixer = _mixer(layer, parts, kernels, numbers, scale, turned=turned)
         feed_forwards = _feed_forwards(layer, parts, kernels, gelu=plan.activation in GELU)
         beside = feed_forwards if parts.parallel else ()
         read.append((layer, parts.mixer_norm, parts.post_norms[0], factor, mixer, beside))
@@ -265,6 +272,7 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
     return PreparedWeights(
         embedding=embedding,
         multiplier=multiplier,
+        centred=family.centred,
         first_norm=norms[0],
         blocks=tuple(blocks),
         head=kernels.prepared(_joined(kernels.dtype, [read_linear(model.get_output_embeddings())])),
@@ -275,10 +283,15 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
 ReadScale = Callable[[nn.Module, str | None], Tensor | None]
 
 
-def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int], scale: ReadScale) -> Mixer:
+def _mixer(
+    layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int], scale: ReadScale, *, turned: int
+) -> Mixer:
     if not parts.attends:
         return state_mixer(layer, parts, kernels)
     linear = [read_linear(layer.get_submodule(path)) for path in parts.projections]
+    if parts.interleaved:
+        width = cast(int, layer.get_submodule(parts.mixer).head_dim)
+        linear = [*(_halves_apart(part, width, turned) for part in linear[:2]), linear[2]]
     if parts.output_gate:
         width = cast(int, layer.get_submodule(parts.mixer).head_dim)
         query, gate = (_half_of_heads(linear[0], width, half) for half in (0, 1))
@@ -302,6 +315,15 @@ def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateL
         for paths in (parts.projections, (parts.output,))
     )
     return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)
+
+
+def _halves_apart(layer: Linear, width: int, turned: int) -> Linear:
+    """Return a layer whose heads have the first of each two rotated outputs in front: scores stay as they are."""
+    weight, bias = (None if part is None else part.unflatten(0, (-1, width)) for part in layer)
+    assert weight is not None
+    places = torch.arange(width, device=weight.device)
+    order = torch.cat((places[:turned].view(-1, 2).T.flatten(), places[turned:]))
+    return weight[:, order].flatten(0, 1), None if bias is None else bias[:, order].flatten(0, 1)
 
 
 def _half_of_heads(layer: Linear, width: int, half: int) -> Linear:
