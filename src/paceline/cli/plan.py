@@ -183,7 +183,7 @@ def refuse_spread(engine: EngineConfig, processes: int) -> None:
 def refuse_eight_bits(engine: EngineConfig, shape: ModelShape, device: Device, number_bytes: int) -> None:
     """Refuse, as a run would, layers in eight bits that the engine cannot read or the device cannot multiply."""
     problem = None
-    if not shape.fused:
+    if not shape.planned:
         problem = "the fused decoder does not know this model's family"
     elif device.kind == "cuda" and number_bytes != BFLOAT16_BYTES:
         problem = "on CUDA its products give bfloat16, and the model computes in float32"

@@ -122,7 +122,7 @@ def test_layers_that_cannot_be_multiplied_in_eight_bits_on_cuda_are_named():
 @pytest.mark.parametrize(
     ("changed", "dtype", "device", "problem"),
     [
-        ({"architectures": ["Gemma2ForCausalLM"]}, "auto", "cpu", "layer 0 has no plan, as Gemma2ForCausalLM"),
+        ({"architectures": ["CohereForCausalLM"]}, "auto", "cpu", "layer 0 has no plan, as CohereForCausalLM"),
         ({"hidden_act": "gelu"}, "auto", "cpu", "layer 0 has no plan, as its activation is 'gelu'"),
         ({}, "float32", "cuda", "the model computes in float32"),
     ],
@@ -142,12 +142,15 @@ def test_what_the_configuration_tells_is_refused_before_weights_are_read(changed
     [
         (["--gpu", "a100-80gb"], "it needs compute capability 8.9 or higher, which NVIDIA A100 80GB has not"),
         (["--gpu", "h100", "--dtype", "float32"], "the model computes in float32"),
-        (["--model", "gemma", "--max-completion-length", "100"], "the fused decoder does not know this model's family"),
+        (
+            ["--model", "cohere", "--max-completion-length", "100"],
+            "the fused decoder does not know this model's family",
+        ),
     ],
 )
 def test_plan_refuses_what_a_run_refuses(words, problem, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    make_config(family("gemma2")).save_pretrained("gemma")
+    make_config(family("cohere")).save_pretrained("cohere")
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
     options = ["--model", "embedded", "--dataset", "rows.jsonl", "--engine-quantization", "fp8"]
     if "--model" in words:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local.attention import AttentionLayer, Rotation
@@ -88,11 +88,6 @@ def test_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(kind, dty
         for completion in group:
             expected = forward_logprobs(model, asked, completion.token_ids, 0.8)
             assert completion.logprobs == pytest.approx(expected, abs=tolerance, rel=0)
-
-
-def test_a_model_with_windows_that_slide_takes_the_plain_path_and_says_why():
-    config = MistralConfig(**tiny_model("llama").config.to_dict() | {"model_type": "mistral", "sliding_window": 4})
-    assert "layer 0 has no plan" in engine(MistralForCausalLM(config), plain=True).path_reason
 
 
 def test_a_model_that_computes_something_else_takes_the_plain_path():

@@ -13,6 +13,7 @@ operations.py    the operations of a layer besides attention
 attention.py     the interface of attention, which owns the cache
 grid.py          attention by torch's batched products: any device and precision
 tables.py        attention by compiled kernels: a CPU, float32 and bfloat16
+rings.py         a trial of rows that keep a window's keys in turn, on made-up numbers
 static.py        attention over a cache that never moves, for recorded steps: CUDA
 graphs.py        decoding steps as CUDA graphs
 """

@@ -27,6 +27,7 @@ from paceline.engines.local.eight_bits import rounded_layers, unaligned_reason
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.local.operations import kernels_reason
+from paceline.engines.local.rings import rings_problem
 from paceline.engines.local.rows import ASSUMED_FREE, PARKED_SHARE, Parked, SamplingJob
 from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.local.weights import unsupported_reason
@@ -53,6 +54,8 @@ mixed-up scales by at least 0.9.
 """
 _PROMPTS, _STEPS = (11, 3), 5
 """Tokens of the probe's prompts, one longer than a state space model's convolution and one shorter, and after them."""
+_LONGEST_WINDOW = 128
+"""Tokens of the longest window that the first prompt passes; longer ones are tried on made-up numbers alone."""
 
 
 class LocalEngine(TrainedEngine):
@@ -307,16 +310,15 @@ def choose_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool =
             head = measured_head(model)
         except ModelError as error:
             problem = str(error)
+        if any(plan.window for plan in layer_plans(model.config)):
+            problem = problem or rings_problem(heads_of(model), dtype)
     problem = problem or _problem("fused", model, lambda: fused_decoder(model, dtype, head), dtype)
     if float8:
         return _float8_decoder(model, dtype, head, problem), "float8", "the fused decoder, with layers in eight bits"
     if problem is None:
+        reason = "its logits agree with the model's own forward pass"
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
-        return (
-            fused_decoder(model, dtype, head),
-            "fused",
-            f"its logits agree with the model's own forward pass; {kernels}",
-        )
+        return fused_decoder(model, dtype, head), "fused", f"{reason}; {kernels}"
     cached = _problem("plain", model, lambda: PlainDecoder(model, model.dtype), model.dtype)
     if cached is None:
         return PlainDecoder(model, dtype), "plain", problem
@@ -369,14 +371,16 @@ def fused_decoder(
 def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
     """Return how the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only."""
     vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
-    made_up = (torch.arange(1, 100) * 7919 % vocab_size).tolist()
-    first, second = made_up[: _PROMPTS[0]], made_up[_PROMPTS[0] : sum(_PROMPTS)]
+    windows = [plan.window for plan in layer_plans(model.config) if plan.window is not None]
+    longest = max([_PROMPTS[0], *(window + 1 for window in windows if window <= _LONGEST_WINDOW)])
+    made_up = (torch.arange(1, 100 + longest) * 7919 % vocab_size).tolist()
+    first, second = made_up[:longest], made_up[longest : longest + _PROMPTS[1]]
     fed = torch.tensor(made_up[-3 * _STEPS :]).view(_STEPS, 3)
     try:
         # logits after both prompts, then after each token of the first one's two rows and of the second's one
         decoder = make()
         with torch.inference_mode(decoder.refills), evaluating(model):
-            decoder.begin(3, max(_PROMPTS) + _STEPS)
+            decoder.begin(3, longest + _STEPS)
             logits = [decoder.admit((first, second), ((0, 1), (2,)))]
             logits += [decoder.step(tokens) for tokens in fed.to(model.device)]
             decoder.end()

@@ -246,6 +246,8 @@ class FusedDecoder(Decoder):
         residual = F.embedding(tokens, self._weights.embedding).to(self._kernels.residual_dtype)
         if self._weights.multiplier != 1:
             residual.mul_(self._weights.multiplier)
+        if self._weights.centred:
+            residual.sub_(residual.mean(-1, keepdim=True))
         return residual, self._add_norm(residual, None, self._weights.first_norm)
 
     def _added(
@@ -262,6 +264,8 @@ class FusedDecoder(Decoder):
             update = self._kernels.normed(update, block.post_norm, self._weights.norm_eps)
         if block.multiplier != 1:
             update = update * block.multiplier
+        if self._weights.centred:
+            update = update - update.mean(-1, keepdim=True)
         return self._add_norm(residual, update, block.next_norm)
 
     def _add_norm(

@@ -151,7 +151,7 @@ class PreparedAttention:
     """Queries, keys and values, concatenated: [(H + 2K) * D, W]; then the output's gates [H * D, W], if any."""
     weights: AttentionWeights
     gated: bool
-    """Whether there are gates."""
+    """True if there are gates."""
     output: Linear | Float8Linear
 
 
@@ -200,6 +200,8 @@ class PreparedWeights:
     """The model's own tensor, since only rows of it are read."""
     multiplier: float
     """Factor of embeddings."""
+    centred: bool
+    """Norms subtract the mean: then so may whatever is added, and the rest is a norm by the root mean square."""
     first_norm: Float[Tensor, " W"] | None
     blocks: tuple[PreparedBlock, ...]
     head: Linear
@@ -265,6 +267,7 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
     return PreparedWeights(
         embedding=embedding,
         multiplier=multiplier,
+        centred=family.centred,
         first_norm=norms[0],
         blocks=tuple(blocks),
         head=kernels.prepared(_joined(kernels.dtype, [read_linear(model.get_output_embeddings())])),
@@ -279,6 +282,9 @@ def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Itera
     if not parts.attends:
         return state_mixer(layer, parts, kernels)
     linear = [read_linear(layer.get_submodule(path)) for path in parts.projections]
+    if parts.interleaved:
+        width = cast(int, layer.get_submodule(parts.mixer).head_dim)
+        linear = [*(_halves_apart(part, width) for part in linear[:2]), linear[2]]
     if parts.output_gate:
         width = cast(int, layer.get_submodule(parts.mixer).head_dim)
         query, gate = (_half_of_heads(linear[0], width, half) for half in (0, 1))
@@ -302,6 +308,14 @@ def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateL
         for paths in (parts.projections, (parts.output,))
     )
     return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)
+
+
+def _halves_apart(layer: Linear, width: int) -> Linear:
+    """Return a layer whose heads have the first of each two outputs in front: scores of queries and keys stay."""
+    weight, bias = (None if part is None else part.unflatten(0, (-1, width)) for part in layer)
+    assert weight is not None
+    order = torch.arange(width, device=weight.device).view(-1, 2).T.flatten()
+    return weight[:, order].flatten(0, 1), None if bias is None else bias[:, order].flatten(0, 1)
 
 
 def _half_of_heads(layer: Linear, width: int, half: int) -> Linear:

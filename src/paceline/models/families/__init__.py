@@ -5,6 +5,7 @@ A new family is a new file, which lists its `FAMILIES`. A layer without a plan t
 layer_plan.py  the plan of a layer: kind, sizes, and where projections, norms and caches are
 llama.py       Llama and families that differ from it in a few parts: Mistral, Qwen, SmolLM, Granite, Phi, OLMo, gpt-oss
 gemma.py       Gemma 1 to 3
+cohere.py      Cohere 2
 hybrids.py     families with attention in some layers and mixers that keep a state in the others
 """
 

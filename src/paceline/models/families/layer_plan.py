@@ -37,6 +37,8 @@ class LayerParts:
     """Attribute with the cap of attention's scores."""
     rotates: str | None = None
     """Attribute that says whether queries and keys are rotated; None: they are."""
+    interleaved: bool = False
+    """The rotation pairs neighbours in a head; else its halves."""
     query_scale: bool = False
     """Queries grow with their position, as in Llama 4: by `llama_4_scaling_beta` of the rotation's parameters."""
     feed_forward_norm: str | None = "post_attention_layernorm"
@@ -87,6 +89,8 @@ class Family:
     """Parts of each kind of layer that the kernels compute; a layer of another kind takes the model's own pass."""
     norm_offset: float = 0.0
     """What norms add to their weights."""
+    centred: bool = False
+    """Norms subtract the mean first."""
     final_norm: str = "norm"
     """Norm before the head, in the decoder."""
     embedding_multiplier: str | None = None

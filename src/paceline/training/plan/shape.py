@@ -34,6 +34,8 @@ class ModelShape:
     """True if embedding and head are one matrix."""
     fused: bool = False
     """True if its layers are of a family that runs through kernels in training."""
+    planned: bool = False
+    """True if the engine has a plan of all its layers."""
 
     @property
     def matrix(self) -> int:
@@ -61,7 +63,8 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
     text_config = model_config.get("text_config")
     described = text_config if isinstance(text_config, Mapping) else model_config
     layers, width, vocabulary = (described.get(n) for n in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    plan = layer_plans(described)[0]
+    plans = layer_plans(described)
+    plan = plans[0]
     if not isinstance(layers, int) or not isinstance(width, int) or not plan.query_heads:
         return None
     heads = plan.query_heads + plan.key_value_heads
@@ -77,6 +80,7 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
         linear_widths=attention + 3 * (width + plan.inner),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
         fused=plan.trains_fused,
+        planned=all(layer.parts is not None for layer in plans),
         tied=True in (described.get("tie_word_embeddings"), model_config.get("tie_word_embeddings")),
     )
 
