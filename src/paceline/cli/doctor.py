@@ -19,6 +19,7 @@ from paceline.training.setup.configuration import EMBEDDED
 
 EXTRAS = {
     "bitsandbytes": "--optimizer adamw_8bit",
+    "flash-linear-attention": "recurrent layers on CUDA",
     "gguf": "--model FILE.gguf, export --format gguf",
     "peft": "adapters (--lora-rank)",
     "reasoning-gym": "datasets and environments reasoning_gym:NAME",
