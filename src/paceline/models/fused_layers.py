@@ -41,13 +41,11 @@ class FusedLayer(_Base):  # type: ignore[misc]  # nn.Module where types are chec
             return result
         parts = self.plan.parts
         assert parts is not None
-        attention, attention_norm, feed_forward_norm = _modules(
-            self, parts.attention, parts.attention_norm, parts.feed_forward_norm
-        )
+        attention, mixer_norm, feed_forward_norm = _modules(self, parts.mixer, *parts.norms[:2])
         projections, widening = _modules(self, *parts.projections), _modules(self, *parts.gate_up)
         head_norms = _modules(self, *(parts.head_norms or ()))
         output, down = _modules(self, parts.output, parts.down)
-        x, states = kernels.normed_products(attention_norm, hidden_states, None, projections, dtype)
+        x, states = kernels.normed_products(mixer_norm, hidden_states, None, projections, dtype)
         heads = [projected[0].unflatten(-1, (-1, attention.head_dim)) for projected in states]
         rotation = tuple(part[0].float().contiguous() for part in options["position_embeddings"])
         mixed = output(kernels.attended(heads, head_norms, rotation, layout, attention.scaling).flatten(1)[None])
@@ -148,7 +146,7 @@ def fuse_layers(model: nn.Module) -> bool:
     layers: Sequence[nn.Module] = getattr(base, "layers", ())
     plans = layer_plans(base.config, type(model).__name__) if layers else ()
     for layer, plan in zip(layers, plans, strict=False):
-        if plan.family is not None and plan.parts is not None and plan.family.made(layer, "DecoderLayer"):
+        if plan.family is not None and plan.trains_fused and plan.family.made(layer, "DecoderLayer"):
             layer.__class__ = combined(FusedLayer, type(layer))  # type: ignore[arg-type]  # mypy takes a class for unhashable
             setattr(layer, "plan", plan)  # noqa: B010  # torch types a module's attributes as modules
     return is_fused(model)
@@ -175,7 +173,7 @@ def _kernels(layer: FusedLayer, x: Tensor, dtype: torch.dtype) -> _CpuKernels | 
     family, parts = layer.plan.family, layer.plan.parts
     assert family is not None
     assert parts is not None
-    norms, (attention, mlp) = _modules(layer, *parts.norms), _modules(layer, parts.attention, parts.feed_forward)
+    norms, (attention, mlp) = _modules(layer, *parts.norms), _modules(layer, parts.mixer, parts.feed_forward)
     is_known = family.made(attention, "Attention") and family.made(mlp, "MLP")
     is_known = is_known and all(family.made(norm, "RMSNorm") for norm in norms)
     if not is_known or x.dtype != torch.float32 or x.shape[0] != 1 or layer.plan.activation not in ("silu", "swish"):

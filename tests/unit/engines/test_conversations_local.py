@@ -62,11 +62,11 @@ class Counting(FusedDecoder):
 
     def park(self, rows):
         contexts = super().park(rows)
-        self.parked += [context.shape[-2] for context in contexts]
+        self.parked += [context.length for context in contexts]
         return contexts
 
     def resume(self, contexts, rows):
-        self.resumed += [context.shape[-2] for context in contexts]
+        self.resumed += [context.length for context in contexts]
         super().resume(contexts, rows)
 
 

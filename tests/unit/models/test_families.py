@@ -6,12 +6,14 @@ import sys
 import pytest
 from transformers.models.mixtral.modeling_mixtral import MixtralForCausalLM
 
-from paceline.engines.local.weights import planned_layers, unsupported_reason
+from paceline.engines.local.weights import linear_paths, planned_layers, unsupported_reason
 from paceline.models import families
-from paceline.models.families import FAMILIES, layer_plans, partial_attention
-from paceline.models.families.layer_plan import FULL, WINDOW, Family
+from paceline.models.families import FAMILIES, layer_plans
+from paceline.models.families.layer_plan import FULL, WINDOW, Family, LayerParts
 from paceline.models.fused_layers import fuse_layers, is_fused
+from paceline.models.head import decoder_of
 from paceline.training.plan.shape import model_shape
+from tests.support.families import FAMILIES as ALL
 from tests.support.families import family, make_config, make_model
 
 DENSE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
@@ -19,28 +21,40 @@ DENSE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 
 @pytest.mark.parametrize("model_type", [known.model_type for known in FAMILIES])
 def test_a_familys_plan_names_the_modules_of_its_layers(model_type):
-    model = make_model(family("mistral, no window" if model_type == "mistral" else model_type))
+    # rows of the table: a text part's name ends so
+    names = [f"{model_type}, no window", model_type, f"{model_type}_text"]
+    model = make_model(min((known for known in ALL if known.name in names), key=lambda known: names.index(known.name)))
     plans, known = layer_plans(model.config), next(known for known in FAMILIES if known.model_type == model_type)
-    assert [plan.family for plan in plans] == [known] * 4
+    assert all(plan.family == known for plan in plans)
     assert known.architecture == type(model).__name__
-    for layer, plan in zip(model.model.layers, plans, strict=True):
+    for layer, plan in zip(decoder_of(model).layers, plans, strict=True):
         assert known.made(layer, "DecoderLayer")
-        modules = dict(layer.named_modules())
-        assert {*plan.parts.norms, *plan.parts.linear, plan.parts.attention, plan.parts.feed_forward} <= modules.keys()
+        parts, modules = plan.parts, dict(layer.named_modules())
+        linear = {path for path in linear_paths(layer, parts) if path in modules}
+        assert {*parts.norms, *linear, parts.mixer} <= modules.keys()
+        # mixers with a state and experts read their own modules
+        others = tuple(f"{path}." for path in (() if parts.attends else (parts.mixer,)) + (parts.experts or "-",))
         weighted = {
             name for name, module in modules.items() if "weight" in dict(module.named_parameters(recurse=False))
         }
-        assert weighted == {*plan.parts.norms, *plan.parts.linear}, "a part that the plan leaves out"
-        queries, keys, _ = (modules[path].out_features for path in plan.parts.projections)
-        assert (queries, keys) == (plan.query_heads * plan.head_dim, plan.key_value_heads * plan.head_dim)
-        assert modules[plan.parts.down].in_features == plan.inner
+        left = {name for name in weighted if not name.startswith(others)} - {*parts.norms, *linear}
+        assert not left, "a part that the plan leaves out"
+        if parts.attends and len(parts.projections) == 3:
+            queries, keys, _ = (modules[path].out_features for path in parts.projections)
+            gated = 1 + parts.output_gate
+            assert (queries, keys) == (gated * plan.query_heads * plan.head_dim, plan.key_value_heads * plan.head_dim)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral, no window", "qwen2", "qwen3"])
+def test_the_first_four_families_are_fused_in_sampling_and_training(name):
+    model = make_model(family(name))
     assert unsupported_reason(model) is None
     assert fuse_layers(model)
 
 
 def test_a_new_family_is_one_entry_that_all_of_its_readers_take(monkeypatch):
     # Mixtral without its experts' layout: what matters here is who asks the list
-    entry = Family(model_type="mixtral", prefix="Mixtral", parts={FULL: FAMILIES[0].parts[FULL]})
+    entry = Family(model_type="mixtral", prefix="Mixtral", parts={FULL: LayerParts()})
     monkeypatch.setattr(families, "FAMILIES", (*FAMILIES, entry))
     model = make_model(family("mixtral, router jitter"))
     assert isinstance(model, MixtralForCausalLM)
@@ -59,12 +73,10 @@ def test_a_new_family_is_one_entry_that_all_of_its_readers_take(monkeypatch):
         ("gpt_oss", [WINDOW, FULL] * 2, 8),
     ],
 )
-def test_a_layer_of_a_kind_without_kernels_has_no_parts(name, kinds, window):
+def test_a_plan_names_each_layers_kind_and_window(name, kinds, window):
     plans = layer_plans(make_config(family(name)))
     assert [plan.kind for plan in plans] == kinds
     assert [plan.window for plan in plans] == [window if kind == WINDOW else None for kind in kinds]
-    assert all((plan.parts is not None) == (plan.kind == FULL and plan.family is not None) for plan in plans)
-    assert partial_attention(plans) is not None
 
 
 def test_experts_are_counted():

@@ -1,7 +1,6 @@
 """A model is loaded in the right precision and threads, and one that would compute something else is refused."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.errors import ModelError
 from paceline.models.activations import recompute
 from paceline.models.attention import PackedLayout, attention
-from paceline.models.families import layer_plans, partial_attention
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model
@@ -181,22 +179,6 @@ def test_packed_attention_refuses_what_it_would_leave_out(option):
     states = torch.zeros(1, 2, 5, 8)
     with pytest.raises(ModelError, match=f"Linear sets {next(iter(option))}, which packed attention does not have"):
         attention(torch.nn.Linear(1, 1), states, states, states, None, PackedLayout(batch=None), scaling=1.0, **option)
-
-
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64}, "attend to a sliding window"),
-        ({"layer_types": ["full_attention"] * 2, "sliding_window": 64}, None),
-        ({"layer_types": ["full_attention", "conv"]}, "some layers are of the kind conv"),
-        ({"sliding_window": 4096}, "attend to a sliding window"),
-        ({"sliding_window": None}, None),
-        ({}, None),
-    ],
-)
-def test_a_window_counts_where_some_layer_uses_it(config, reason):
-    found = partial_attention(layer_plans(SimpleNamespace(**config)))
-    assert found is None if reason is None else reason in found
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])

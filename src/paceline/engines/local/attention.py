@@ -29,8 +29,26 @@ class Rotation:
     """Epsilon of the norm over each query and key head before the rotation, if a layer has one."""
 
 
-Context = Float[Tensor, "N 2 K C D"]
-"""Rotated keys, and values, of the first C tokens of a row in all N layers."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What the layers keep of the first tokens of a row."""
+
+    length: int
+    """Number of tokens."""
+    layers: tuple[tuple[Tensor, ...], ...]
+    """Rotated keys, and values [K, C, D], of each layer with attention; then the states of each other layer."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return sum(tensor.nbytes for layer in self.layers for tensor in layer)
+
+    def until(self, length: int) -> "Context":
+        """Return the first tokens, which cannot be fewer where a layer keeps a state."""
+        if length == self.length:
+            return self
+        layers = tuple(tuple(tensor[:, :length] for tensor in layer) for layer in self.layers)
+        return Context(length=length, layers=layers)
 
 
 class SharedAttention(Protocol):
@@ -61,10 +79,10 @@ class SharedAttention(Protocol):
         """Free rows whose completions have ended."""
 
     def park(self, rows: Sequence[int]) -> list[Context]:
-        """Copy the cache of these rows: their prompts and own tokens."""
+        """Copy keys and values of these rows: of their prompts and own tokens."""
 
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
-        """Let each of these free rows continue a parked context."""
+        """Let each of these free rows continue a parked context, whose first layers are those with attention."""
 
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         """Keep these rows in this order, and the prompts that they need; the first `alive` of them are in use.

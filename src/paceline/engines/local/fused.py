@@ -1,10 +1,14 @@
-"""Fused decoder: next-token logits of Llama-like models in few operations, each prompt computed and stored once.
+"""Fused decoder: next-token logits of models whose layers have a plan, in few operations, each prompt computed once.
+
+Keys and values of a prompt are stored once for all its rows. A mixer that keeps a state instead computes the prompt
+once, too, and each row begins with a copy of the state behind it.
 
 S rows, P prompts, L prompt length, T tokens computed, H query heads, K key/value heads, D head width, W width of the
 model, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +20,10 @@ from typing_extensions import override
 from paceline.engines.local.attention import Context, Rotation, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.local.grid import TILE, GridAttention, whole_tiles
+from paceline.engines.local.mixers import MixerStates, StateMixer
 from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.tables import TableAttention
-from paceline.engines.local.weights import PreparedLayer, prepared_weights
+from paceline.engines.local.weights import PreparedAttention, PreparedBlock, prepared_weights
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
 
 PREFILL_TOKENS = 8192
@@ -45,9 +50,11 @@ class FusedDecoder(Decoder):
         self._forget()
         like = torch.empty(0, dtype=self._kernels.residual_dtype, device=self._model.device)
         self._attention = self._new_attention(num_rows, rotation_of(self._model, whole_tiles(max_length), like))
+        self._states = [mixer.new_states(num_rows) for mixer in self._weights.state_mixers]
+        """MixerStates of the rows, by mixer."""
 
     def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
-        kernels, sizes = self._kernels, (num_rows, len(self._weights.layers), self._heads, rotation)
+        kernels, sizes = self._kernels, (num_rows, len(self._weights.attention), self._heads, rotation)
         if kernels.native is None:
             return GridAttention(*sizes)
         return TableAttention(*sizes, dtype=kernels.dtype, kernels=kernels.native)
@@ -61,12 +68,16 @@ class FusedDecoder(Decoder):
     def _forget(self) -> None:
         self._latest: Sequence[int] = ()
         """First prompt of the last admission, with which the next one is compared."""
-        self._kept = [torch.zeros(0) for _ in self._weights.layers]
-        """Queries, keys and values by layer of that prompt's first tokens, as many as others began with."""
+        self._num_kept = 0
+        """How many of that prompt's first tokens are known: as many as others began with."""
+        self._kept = [torch.zeros(0) for _ in self._weights.attention]
+        """Their queries, keys and values, by layer with attention."""
+        self._kept_states: list[MixerStates] = [() for _ in self._weights.state_mixers]
+        """MixerStates behind them, by mixer."""
 
     @override
     def end(self) -> None:
-        del self._weights, self._attention, self._kept
+        del self._weights, self._attention, self._kept, self._states, self._kept_states
 
     @override
     @torch.inference_mode()
@@ -76,15 +87,26 @@ class FusedDecoder(Decoder):
     @override
     @torch.inference_mode()
     def park(self, rows: Sequence[int]) -> list[Context]:
-        return self._attention.park(rows)
+        return [
+            Context(length=context.length, layers=(*context.layers, *self._states_of(row)))
+            for row, context in zip(rows, self._attention.park(rows), strict=True)
+        ]
+
+    def _states_of(self, row: int) -> tuple[MixerStates, ...]:
+        return tuple(tuple(state[row].clone() for state in states) for states in self._states)
 
     @override
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
         self._attention.resume(contexts, rows)
+        for row, context in zip(rows, contexts, strict=True):
+            for states, kept in zip(self._states, context.layers[len(self._kept) :], strict=True):
+                for state, values in zip(states, kept, strict=True):
+                    state[row] = values
 
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         self._attention.compact(keep, alive)
+        self._states = [tuple(state.index_select(0, keep) for state in states) for states in self._states]
 
     @override
     @torch.inference_mode()
@@ -94,12 +116,16 @@ class FusedDecoder(Decoder):
         longest = max(len(prompt) for prompt in prompts)
         at_once = max(1, PREFILL_TOKENS // longest)
         parts = [
-            self._prefill(prompts[first : first + at_once], slots[first : first + at_once])
+            self._prefill(
+                prompts[first : first + at_once], slots[first : first + at_once], rows[first : first + at_once]
+            )
             for first in range(0, len(prompts), at_once)
         ]
         return self._kernels.linear(torch.cat(parts), self._weights.head)
 
-    def _prefill(self, prompts: Sequence[Sequence[int]], slots: Int[Tensor, " P"]) -> Float[Tensor, "P W"]:
+    def _prefill(
+        self, prompts: Sequence[Sequence[int]], slots: Int[Tensor, " P"], rows: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "P W"]:
         # Sizes are rounded because oneDNN compiles a kernel for each new one, for about a millisecond.
         count, length = rounded_up(len(prompts)), whole_tiles(max(len(prompt) for prompt in prompts))
         ids = torch.zeros(count, length, dtype=torch.int64)
@@ -108,54 +134,134 @@ class FusedDecoder(Decoder):
         # What all begin with, such as a system message, is computed once, and what earlier prompts have begun with is
         # known: attention is not asked for it again.
         shared = shared_tokens(prompts if len(prompts) > 1 else [*prompts, self._latest])
-        known = min(shared, shared_tokens([prompts[0], self._latest]), len(self._kept[0]))
+        known = min(shared, shared_tokens([prompts[0], self._latest]), self._num_kept)
+        if known < self._num_kept and self._states:
+            known = 0  # states are known at one place only
         self._latest = prompts[0]
+        prefill = _Prefill(prompts=prompts, rows=rows, slots=slots, count=count, shared=shared, known=known)
         unshared = length - shared
         last = torch.tensor([row * unshared + len(prompt) - 1 for row, prompt in enumerate(prompts)]) - known
         residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device))
-        for index, layer in enumerate(self._weights.layers):
-            qkv = self._with_known(index, self._kernels.linear(normed, layer.qkv), known, shared)
-            mixed = self._attention.of_prompts(in_each(qkv, shared, count), index, layer.qk_norm, slots, known)
-            mixed = once(mixed, shared - known)
-            if index == len(self._weights.layers) - 1:
-                residual, mixed = (part.index_select(0, last.to(slots.device)) for part in (residual, mixed))
-            normed = self._after_attention(residual, mixed, layer)
+        self._num_kept = self._shared_to_keep(shared)
+        blocks = self._weights.blocks
+        last_mixer = max(number for number, block in enumerate(blocks) if block.mixer is not None)
+        states = iter(range(len(self._states)))
+        for number, block in enumerate(blocks):
+            wanted = last.to(slots.device) if number == last_mixer else None
+            update = None
+            if isinstance(block.mixer, PreparedAttention):
+                update = self._attended(normed, block.mixer, prefill, wanted)
+            elif block.mixer is not None:
+                update = self._mixed(normed, block.mixer, next(states), prefill, wanted)
+            if wanted is not None:
+                residual, normed = residual.index_select(0, wanted), normed.index_select(0, wanted)
+            normed = self._added(residual, normed, update, block)
         return normed
 
-    def _with_known(
-        self, layer: int, qkv: Float[Tensor, "T (H+2K)*D"], known: int, shared: int
-    ) -> Float[Tensor, "T+known (H+2K)*D"]:
-        """Prepend a layer's known first tokens to the computed ones, and keep those that are shared."""
+    def _shared_to_keep(self, shared: int) -> int:
+        """Return of how many shared first tokens projections and states are kept."""
+        token = (self._heads.query + 2 * self._heads.kv) * self._heads.width * self._kernels.dtype.itemsize
+        most = KEPT_BYTES // (len(self._kept) * token) // TILE * TILE
+        return 0 if self._states and shared > most else min(shared, most)
+
+    def _attended(
+        self, normed: Float[Tensor, "T W"], mixer: PreparedAttention, prefill: "_Prefill", wanted: Tensor | None
+    ) -> Float[Tensor, "N W"]:
+        """Compute attention of prompts, of all computed tokens or of the wanted ones."""
+        number, known, shared = mixer.number, prefill.known, prefill.shared
+        qkv = self._kernels.linear(normed, mixer.qkv)
         if known:
-            qkv = torch.cat((self._kept[layer][:known], qkv))
-        most = KEPT_BYTES // (len(self._kept) * qkv[0].nbytes) // TILE * TILE
-        self._kept[layer] = qkv[: min(shared, most)].clone()
-        return qkv
+            qkv = torch.cat((self._kept[number][:known], qkv))
+        self._kept[number] = qkv[: self._num_kept].clone()
+        each = in_each(qkv, shared, prefill.count)
+        mixed = once(self._attention.of_prompts(each, number, mixer.qk_norm, prefill.slots, known), shared - known)
+        return self._kernels.linear(mixed if wanted is None else mixed.index_select(0, wanted), mixer.output)
+
+    def _mixed(
+        self, normed: Float[Tensor, "T W"], mixer: StateMixer, number: int, prefill: "_Prefill", wanted: Tensor | None
+    ) -> Float[Tensor, "N W"]:
+        """Mix tokens of prompts by states, and give each row a copy of the state behind its prompt."""
+        shared, known = prefill.shared, prefill.known
+        states = self._kept_states[number] if known else mixer.new_states(1)
+        parts = []
+        if shared > known:
+            first, states = mixer.of_prompts(normed[None, : shared - known], torch.tensor([shared - known]), states)
+            parts.append(first[0])
+        if self._num_kept:
+            self._kept_states[number] = states
+        forked = tuple(state.expand(prefill.count, *state.shape[1:]) for state in states)
+        rest = normed[shared - known :].view(prefill.count, -1, normed.shape[-1])
+        mixed, ends = mixer.of_prompts(rest, prefill.unshared_lengths, forked)
+        for state, end in zip(self._states[number], ends, strict=True):
+            state.index_copy_(0, prefill.each_row, end.index_select(0, prefill.prompt_of_row).to(state.dtype))
+        mixed = torch.cat([*parts, mixed.flatten(0, 1)])
+        return mixed if wanted is None else mixed.index_select(0, wanted)
 
     @override
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         self._attention.begin_step()
         residual, normed = self._embedded(tokens)
-        for index, layer in enumerate(self._weights.layers):
-            mixed = self._attention.of_step(self._kernels.linear(normed, layer.qkv), index, layer.qk_norm)
-            normed = self._after_attention(residual, mixed, layer)
+        states = iter(self._states)
+        for block in self._weights.blocks:
+            mixer, update = block.mixer, None
+            if isinstance(mixer, PreparedAttention):
+                qkv = self._kernels.linear(normed, mixer.qkv)
+                update = self._kernels.linear(self._attention.of_step(qkv, mixer.number, mixer.qk_norm), mixer.output)
+            elif mixer is not None:
+                update = mixer.of_step(normed, next(states))
+            normed = self._added(residual, normed, update, block)
         self._attention.end_step()
         return self._kernels.linear(normed, self._weights.head)
 
     def _embedded(self, tokens: Int[Tensor, " N"]) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
-        """Return the residual stream after the embedding, and its norm for the first layer."""
+        """Return the residual stream after the embedding, and its norm for the first block."""
         residual = F.embedding(tokens, self._weights.embedding).to(self._kernels.residual_dtype)
         return residual, self._kernels.add_norm(residual, None, self._weights.first_norm, self._weights.norm_eps)
 
-    def _after_attention(
-        self, residual: Float[Tensor, "N W"], mixed: Float[Tensor, "N H*D"], layer: PreparedLayer
+    def _added(
+        self, residual: Float[Tensor, "N W"], normed: Float[Tensor, "N W"], update: Tensor | None, block: PreparedBlock
     ) -> Float[Tensor, "N W"]:
-        """Compute the rest of a layer: update the residual stream, and return its norm for the next layer."""
-        kernels, eps = self._kernels, self._weights.norm_eps
-        normed = kernels.add_norm(residual, kernels.linear(mixed, layer.output), layer.mlp_norm, eps)
-        update = kernels.linear(kernels.gated(normed, *layer.gate_up), layer.down)
-        return kernels.add_norm(residual, update, layer.next_norm, eps)
+        """Add to the residual stream what a block's mixer gives, and its feed-forward layers of `normed`.
+
+        Returns the norm for the next block.
+        """
+        for feed_forward in block.feed_forwards:
+            update = feed_forward(normed) if update is None else update + feed_forward(normed)
+        return self._kernels.add_norm(residual, update, block.next_norm, self._weights.norm_eps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prefill:
+    """Prompts that are computed together."""
+
+    prompts: Sequence[Sequence[int]]
+    rows: Sequence[Sequence[int]]
+    """Rows that continue each prompt."""
+    slots: Int[Tensor, " P"]
+    count: int
+    """Number of prompts, rounded up."""
+    shared: int
+    """How many first tokens all prompts have in common, computed once."""
+    known: int
+    """How many of these are not computed at all."""
+
+    @property
+    def unshared_lengths(self) -> Int[Tensor, " C"]:
+        """Tokens of each prompt behind the shared ones, on the host; 1 for those that only round up."""
+        lengths = [len(prompt) - self.shared for prompt in self.prompts]
+        return torch.tensor(lengths + [1] * (self.count - len(lengths)))
+
+    @property
+    def each_row(self) -> Int[Tensor, " S"]:
+        """All rows, prompt by prompt."""
+        return torch.tensor([row for members in self.rows for row in members], device=self.slots.device)
+
+    @property
+    def prompt_of_row(self) -> Int[Tensor, " S"]:
+        """The prompt of each of these rows."""
+        counts = torch.tensor([len(members) for members in self.rows], device=self.slots.device)
+        return torch.repeat_interleave(counts)
 
 
 def shared_tokens(prompts: Sequence[Sequence[int]]) -> int:

@@ -17,6 +17,7 @@ from paceline.engines import Sampling
 from paceline.engines.local.attention import Context, Rotation, SharedAttention
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.static import StaticAttention, room_problem
+from paceline.engines.local.weights import planned_layers
 from paceline.engines.sampling import draw
 from paceline.errors import first_line
 from paceline.kernels.cuda.decoding import CudaDecodingKernels
@@ -96,7 +97,7 @@ class GraphedDecoder(FusedDecoder):
     grows, and not recorded.
     """
 
-    runs_ahead, least_rows = True, LEAST_ROWS
+    least_rows = LEAST_ROWS
 
     def __init__(
         self,
@@ -114,6 +115,8 @@ class GraphedDecoder(FusedDecoder):
         `free_bytes` reads the device's free memory. `record` None: nothing is recorded.
         """
         super().__init__(model, dtype, None, float8=float8)
+        # a state that has taken a token more cannot be taken back
+        self.runs_ahead = all(parts.attends for _, parts in planned_layers(model))
         self._kernel, self._free_bytes, self._between = attention, free_bytes, between
         self._static: StaticAttention | None = None
         self.room_problem: str | None = None
@@ -124,7 +127,7 @@ class GraphedDecoder(FusedDecoder):
 
     @override
     def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
-        num_layers, heads = len(self._weights.layers), self._heads
+        num_layers, heads = len(self._weights.attention), self._heads
         per_token = 2 * num_layers * heads.kv * heads.width * rotation.cosine.itemsize
         length, free = len(rotation.cosine), self._free_bytes()
         self.room_problem = room_problem(num_rows, length, bytes_per_token=per_token, free=free)

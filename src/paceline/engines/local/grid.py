@@ -85,31 +85,33 @@ class GridAttention(SharedAttention):
         contexts = []
         for row in rows:
             slot, columns = self._slot_of[row], slice(int(self._start[row]), self.column)
-            before, heads = int(self._prompt_length[slot]), self._heads
-            length = before + columns.stop - columns.start
-            context = self._like.new_empty(self._layers, 2, heads.kv, length, heads.width)
-            for layer, (keys, values) in enumerate(context.unbind(0)):
-                keys[:, :before], keys[:, before:] = (
-                    self._prompt_keys[layer][:, slot, :before],
-                    self.own_keys[layer][:, row, columns],
-                )
-                values[:, :before], values[:, before:] = (
-                    self._prompt_values[layer][:, slot, :before],
-                    self.own_values[layer][:, row, columns],
-                )
-            contexts.append(context)
+            before = int(self._prompt_length[slot])
+            stored = (
+                ((prompts[:, slot, :before], owns[:, row, columns]) for prompts, owns in layer)
+                for layer in self._of_layers()
+            )
+            layers = tuple(tuple(torch.cat(parts, dim=1) for parts in layer) for layer in stored)
+            contexts.append(Context(length=before + columns.stop - columns.start, layers=layers))
         return contexts
+
+    def _of_layers(self) -> list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
+        """Return each layer's keys, of prompts and of rows, and values."""
+        keys, values = (
+            zip(self._prompt_keys, self.own_keys, strict=True),
+            zip(self._prompt_values, self.own_values, strict=True),
+        )
+        return list(zip(keys, values, strict=True))
 
     @override
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
-        lengths, columns = [context.shape[-2] for context in contexts], self._prompt_keys[0].shape[2]
+        lengths, columns = [context.length for context in contexts], self._prompt_keys[0].shape[2]
         if max(lengths) > columns:  # contexts grow from turn to turn
             self._make_room(0, max(*lengths, columns * 3 // 2))
         slots = self.take_slots(lengths, [[row] for row in rows])
-        for slot, length, context in zip(slots.tolist(), lengths, contexts, strict=True):
-            for layer, (keys, values) in enumerate(context.unbind(0)):
-                self._prompt_keys[layer][:, slot, :length] = keys
-                self._prompt_values[layer][:, slot, :length] = values
+        for slot, context in zip(slots.tolist(), contexts, strict=True):
+            for stored, kept in zip(self._of_layers(), context.layers, strict=False):
+                for (prompts, _), tokens in zip(stored, kept, strict=True):
+                    prompts[:, slot, : context.length] = tokens
 
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:

@@ -130,7 +130,7 @@ class Parked:
 
     def length(self, number: int) -> int:
         """Return the tokens of a context."""
-        return self._contexts[number].shape[-2]
+        return self._contexts[number].length
 
     def take(self, number: int) -> Context:
         """Remove a context and return it."""

@@ -286,7 +286,7 @@ class Scheduler:
         self._waiting = waiting
         rows = np.concatenate(self._rows.take(resumed))
         self.decoder.resume(contexts, rows.tolist())
-        unread = [job.prompt_ids[context.shape[-2] :] for job, context in zip(resumed, contexts, strict=True)]
+        unread = [job.prompt_ids[context.length :] for job, context in zip(resumed, contexts, strict=True)]
         self._unread |= {job.sequences[0]: tokens for job, tokens in zip(resumed, unread, strict=True)}
         # the last of them is followed by the first draw, at position 0
         self._rows.num_sampled[rows] = [1 - len(tokens) for tokens in unread]
@@ -381,8 +381,8 @@ class Scheduler:
     def _park(self, rows: np.ndarray) -> None:
         for sequence, context in zip(self._rows.sequence[rows].tolist(), self.decoder.park(rows.tolist()), strict=True):
             # steps that were begun before the end was read have appended tokens
-            length = context.shape[-2] - len(self._on_the_way)
-            self.parked.park(sequence, context[..., :length, :])
+            length = context.length - len(self._on_the_way)
+            self.parked.park(sequence, context.until(length))
 
     def _sampled_by(self, row: int) -> list[int]:
         count = self._rows.num_sampled[row] - len(self._on_the_way)

@@ -140,16 +140,21 @@ class StaticAttention(SharedAttention):
         contexts = []
         own_lengths = self._own_length[self._on_device(np.asarray(rows))].tolist()
         for row, length in zip(rows, own_lengths, strict=True):
-            slot, heads = int(self._slot_of[row]), self._heads
+            slot = int(self._slot_of[row])
             before, first, mine = int(self._prompt_length[slot]), slot * self._prompt_columns, row * self._columns
-            context = self._like.new_empty(self._layers, 2, heads.kv, before + length, heads.width)
-            for layer, by_token in enumerate(context.transpose(2, 3).unbind(0)):
-                of_layer = (self._prompt_keys, self._own_keys), (self._prompt_values, self._own_values)
-                for (prompts, owns), tokens in zip(of_layer, by_token, strict=True):
-                    tokens[:before] = prompts[layer][first : first + before]
-                    tokens[before:] = owns[layer][mine : mine + length]
-            contexts.append(context)
+            stored = (
+                ((prompts[first : first + before], owns[mine : mine + length]) for prompts, owns in layer)
+                for layer in self._of_layers()
+            )
+            layers = tuple(tuple(torch.cat(parts).transpose(0, 1).contiguous() for parts in layer) for layer in stored)
+            contexts.append(Context(length=before + length, layers=layers))
         return contexts
+
+    def _of_layers(self) -> list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
+        """Return each layer's keys, of prompts and of rows, and values."""
+        keys = zip(self._prompt_keys, self._own_keys, strict=True)
+        values = zip(self._prompt_values, self._own_values, strict=True)
+        return list(zip(keys, values, strict=True))
 
     @override
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
@@ -160,12 +165,11 @@ class StaticAttention(SharedAttention):
             self._move_tables()
         slots = self.take_slots([1] * len(rows), [[row] for row in rows])
         for slot, row, context in zip(slots.tolist(), rows, contexts, strict=True):
-            length = context.shape[-2] - 1
-            for layer, by_token in enumerate(context.transpose(2, 3).unbind(0)):
-                of_layer = (self._prompt_keys, self._own_keys), (self._prompt_values, self._own_values)
-                for (prompts, owns), tokens in zip(of_layer, by_token, strict=True):
-                    prompts[layer][slot * self._prompt_columns] = tokens[0]
-                    owns[layer][row * self._columns : row * self._columns + length] = tokens[1:]
+            length = context.length - 1
+            for stored, kept in zip(self._of_layers(), context.layers, strict=False):
+                for (prompts, owns), tokens in zip(stored, kept, strict=True):
+                    prompts[slot * self._prompt_columns] = tokens[:, 0]
+                    owns[row * self._columns : row * self._columns + length] = tokens[:, 1:].transpose(0, 1)
             self._own_length[row] = length
 
     @override

@@ -90,30 +90,25 @@ class TableAttention(SharedAttention):
     def park(self, rows: Sequence[int]) -> list[Context]:
         contexts = []
         for row in rows:
-            slot, length = self._slot_of[row], int(self._own_lengths[row])
-            before, heads = int(self._prompt_lengths[slot]), self._heads
-            context = torch.empty(len(self._layers), 2, heads.kv, before + length, heads.width, dtype=self._dtype)
-            for (keys, values), stored in zip(context.unbind(0), self._layers, strict=True):
-                own_keys, own_values, prompt_keys, prompt_values = stored
-                keys[:, :before], keys[:, before:] = (
-                    _by_column(prompt_keys[slot], before),
-                    _by_column(own_keys[row], length),
-                )
-                values[:, :before] = prompt_values[slot, :, :before, : heads.width]
-                values[:, before:] = own_values[row, :, :length, : heads.width]
-            contexts.append(context)
+            slot, length, width = self._slot_of[row], int(self._own_lengths[row]), self._heads.width
+            before, layers = int(self._prompt_lengths[slot]), []
+            for own_keys, own_values, prompt_keys, prompt_values in self._layers:
+                keys = _by_column(prompt_keys[slot], before), _by_column(own_keys[row], length)
+                values = prompt_values[slot, :, :before, :width], own_values[row, :, :length, :width]
+                layers.append((torch.cat(keys, dim=1), torch.cat(values, dim=1)))
+            contexts.append(Context(length=before + length, layers=tuple(layers)))
         return contexts
 
     @override
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
         # In time every row has a context of its own, and contexts grow: room is made for that at once.
-        lengths = [context.shape[-2] for context in contexts]
+        lengths = [context.length for context in contexts]
         grown = max(lengths) if max(lengths) <= self._prompt_columns else max(*lengths, self._prompt_columns * 3 // 2)
         self._make_room(len(self._slot_of), grown)
         slots = self.take_slots(lengths, [[row] for row in rows])
         for slot, length, context in zip(slots.tolist(), lengths, contexts, strict=True):
             blocks = -(-length // self._lanes)
-            for (keys, values), (_, _, prompt_keys, prompt_values) in zip(context.unbind(0), self._layers, strict=True):
+            for (keys, values), (_, _, prompt_keys, prompt_values) in zip(context.layers, self._layers, strict=False):
                 whole = F.pad(keys, (0, 0, 0, blocks * self._lanes - length))
                 prompt_keys[slot, :, :blocks] = whole.unflatten(1, (blocks, self._lanes)).transpose(2, 3)
                 prompt_values[slot, :, :length, : self._heads.width] = values

@@ -4,7 +4,9 @@ W width of the model, V vocabulary, H query heads, K key/value heads, D head wid
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,13 +14,15 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
 from paceline.kernels.float8 import ALIGNED, Float8Linear, quantized
 from paceline.kernels.linear import ProductLinear
-from paceline.models.families import FAMILIES, layer_plans, partial_attention
+from paceline.models.families import layer_plans, unplanned_layer
 from paceline.models.families.layer_plan import LayerParts
+from paceline.models.head import decoder_of
 
 # peft's layers are recognised by their class's name: an engine needs nothing else of the library
 _LORA_LINEAR = ("peft.tuners.lora.layer", "Linear")
@@ -75,50 +79,70 @@ def _is_lora(module: nn.Module) -> bool:
     return (type(module).__module__, type(module).__name__) == _LORA_LINEAR
 
 
-def unknown_architecture(name: str, config: PretrainedConfig) -> str | None:
-    """Return why the fused decoder cannot read models of this class and configuration; None if it may."""
-    known = [family.architecture for family in FAMILIES]
-    if name not in known:
-        return f"{name} is not among the architectures that it knows ({', '.join(known)})"
-    if config.hidden_act != "silu":
-        return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    return partial_attention(layer_plans(config, name))
-
-
 def planned_layers(model: PreTrainedModel) -> list[tuple[Any, LayerParts]]:
-    """Return the layers of a model that `unknown_architecture` lets pass, with the paths of their modules."""
+    """Return the layers of a model, all of which have a plan, with the paths of their modules."""
     parts = [plan.parts for plan in layer_plans(model.config, type(model).__name__)]
-    return [(layer, part) for layer, part in zip(model.model.layers, parts, strict=False) if part is not None]
+    return [(layer, part) for layer, part in zip(decoder_of(model).layers, parts, strict=False) if part is not None]
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
     """Return why the fused decoder cannot read this model, None when it can."""
-    if (reason := unknown_architecture(type(model).__name__, model.config)) is not None:
+    name = type(model).__name__
+    if (reason := unplanned_layer(layer_plans(model.config, name), name)) is not None:
         return reason
-    rope_type = model.model.rotary_emb.rope_type
-    if rope_type not in FIXED_ROPE_TYPES:
-        return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"
+    rotary = getattr(decoder_of(model), "rotary_emb", None)
+    rope_type = getattr(rotary, "rope_type", FIXED_ROPE_TYPES[0])
+    for kind in rope_type.values() if isinstance(rope_type, dict) else (rope_type,):
+        if kind not in FIXED_ROPE_TYPES:
+            return f"rope_type is {kind!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"
     layers = planned_layers(model)
-    for layer, parts in layers:
-        for path in parts.linear:
+    for number, (layer, parts) in enumerate(layers):
+        if (reason := _part_problem(layer, parts)) is not None:
+            return f"layer {number} has no plan, as {reason}"
+        for path in linear_paths(layer, parts):
             problem = linear_problem(layer.get_submodule(path))
             if problem is not None:
                 return f"{path} {problem}"
-    paths = layers[0][1].linear
+    paths = tuple({path for layer, parts in layers for path in linear_paths(layer, parts)})
     for name, module in model.named_modules():  # anywhere but in the linear layers, which have been looked at
         if is_adapted(module) and not name.endswith(paths):
             return f"{name} has an adapter that it cannot read ({type(module).__name__})"
     return None
 
 
+def _part_problem(layer: nn.Module, parts: LayerParts) -> str | None:
+    """Return why a part of a layer that its plan names cannot be made; None: all can."""
+    if not parts.attends and parts.mixer_kind not in STATE_MIXERS:
+        return f"its mixer of the kind {parts.mixer_kind} is not among those that the engine computes"
+    if _has_experts(layer, parts):
+        return "its experts are not computed by the engine"
+    return None
+
+
+def linear_paths(layer: nn.Module, parts: LayerParts) -> tuple[str, ...]:
+    """Return the paths of the linear layers that a layer has in attention and gated feed-forward layers."""
+    return tuple(path for path in parts.linear if _has(layer, path))
+
+
+def _has(layer: nn.Module, path: str) -> bool:
+    return functools.reduce(lambda module, name: getattr(module, name, None), path.split("."), layer) is not None
+
+
+def _has_experts(layer: nn.Module, parts: LayerParts) -> bool:
+    """Return whether the layer has the plan's experts: its gated layers may stand in the same place."""
+    if parts.experts is None or not _has(layer, parts.experts):
+        return False
+    return not (_has(layer, parts.down) and parts.down.startswith(f"{parts.experts}."))
+
+
 def unaligned_reason(model: PreTrainedModel) -> str | None:
     """Return why the layers of a model that the fused decoder reads cannot be multiplied in eight bits on CUDA."""
-    layer, parts = planned_layers(model)[0]
-    for path in parts.linear:
-        linear: Any = layer.get_submodule(path)
-        sides = linear.in_features, linear.out_features
-        if any(side % ALIGNED for side in sides):
-            return f"{path} is {sides[0]} by {sides[1]}, and both must be multiples of {ALIGNED}"
+    for layer, parts in planned_layers(model):
+        for path in linear_paths(layer, parts):
+            linear: Any = layer.get_submodule(path)
+            sides = linear.in_features, linear.out_features
+            if any(side % ALIGNED for side in sides):
+                return f"{path} is {sides[0]} by {sides[1]}, and both must be multiples of {ALIGNED}"
     return None
 
 
@@ -138,7 +162,9 @@ def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
         result: Tensor = (sums if bias is None else sums + bias).to(dtype)
         return result.view(*rows.shape[:-1], result.shape[-1])
 
-    linear = [layer.get_submodule(path) for layer, parts in planned_layers(model) for path in parts.linear]
+    linear = [
+        layer.get_submodule(path) for layer, parts in planned_layers(model) for path in linear_paths(layer, parts)
+    ]
     hooks = [module.register_forward_hook(product) for module in linear]
     try:
         yield
@@ -147,21 +173,54 @@ def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
             hook.remove()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedLayer:
-    """One decoder layer. Its norms have the residual stream's precision."""
+FeedForward = Callable[[Float[Tensor, "N W"]], Float[Tensor, "N W"]]
+"""Feed-forward layers: what they add to the residual stream, by its norm."""
+STATE_MIXERS: Mapping[str, Callable[[nn.Module, Kernels], StateMixer]] = {}
+"""What makes each kind of mixer with a state from the layer's module."""
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedAttention:
+    """A layer's attention."""
+
+    number: int
+    """Number among the layers with attention."""
     qkv: Linear | Float8Linear
     """Queries, keys and values, concatenated: [(H + 2K) * D, W]."""
     qk_norm: Float[Tensor, "H+K D"] | None
     """Scale of the norm over each query and key head, where the architecture has one."""
     output: Linear | Float8Linear
-    mlp_norm: Float[Tensor, " W"]
+
+
+Mixer = PreparedAttention | StateMixer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatedLayers:
+    """Gated feed-forward layers."""
+
+    kernels: Kernels
     gate_up: tuple[Linear | Float8Linear, ...]
     """Gate and up, or one layer with both concatenated."""
     down: Linear | Float8Linear
+
+    def __call__(self, normed: Float[Tensor, "N W"]) -> Float[Tensor, "N W"]:
+        """Return down(activation(gate(normed)) * up(normed))."""
+        return self.kernels.linear(self.kernels.gated(normed, *self.gate_up), self.down)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedBlock:
+    """What reads the residual stream behind one norm, and adds to it: a layer's mixer, or its feed-forward layers.
+
+    Norms have the residual stream's precision.
+    """
+
+    mixer: Mixer | None
+    feed_forwards: tuple[FeedForward, ...]
+    """What is added beside the mixer, if there is one."""
     next_norm: Float[Tensor, " W"]
-    """Scale of the norm before the next layer's attention, or before the head."""
+    """Scale of the norm before the next block, or before the head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,9 +230,20 @@ class PreparedWeights:
     embedding: Float[Tensor, "V W"]
     """The model's own tensor, since only rows of it are read."""
     first_norm: Float[Tensor, " W"]
-    layers: tuple[PreparedLayer, ...]
+    blocks: tuple[PreparedBlock, ...]
     head: Linear
     norm_eps: float
+
+    @property
+    def attention(self) -> tuple[PreparedAttention, ...]:
+        """Attention of each layer that has it."""
+        return tuple(block.mixer for block in self.blocks if isinstance(block.mixer, PreparedAttention))
+
+    @property
+    def state_mixers(self) -> tuple[StateMixer, ...]:
+        """The other mixers, in the order of their layers."""
+        mixers = (block.mixer for block in self.blocks)
+        return tuple(mixer for mixer in mixers if mixer is not None and not isinstance(mixer, PreparedAttention))
 
 
 def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeights:
@@ -182,32 +252,57 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
     They are the model's own tensors, except where they are joined, have a LoRA adapter, or need another precision or
     oneDNN's layout. Only layers are in eight bits, not the head, which decides between tokens.
     """
-    decoder, planned = model.model, planned_layers(model)
-    norms = [layer.get_submodule(parts.attention_norm) for layer, parts in planned] + [decoder.norm]
-    scales = [norm.weight.detach().to(kernels.residual_dtype) for norm in norms]
-    layers = list[PreparedLayer]()
-    for (layer, parts), next_norm in zip(planned, scales[1:], strict=True):
-        gate, up = map(layer.get_submodule, parts.gate_up)
-        weight = gate.weight
-        copies = kernels.packs or kernels.float8 or kernels.dtype != weight.dtype or weight.numel() < JOINED_WEIGHTS
-        feed_forward_norm = layer.get_submodule(parts.feed_forward_norm)
-        prepared = PreparedLayer(
-            qkv=_projection(kernels, *map(layer.get_submodule, parts.projections)),
-            qk_norm=joined_qk_norm(layer, parts, kernels.residual_dtype),
-            output=_projection(kernels, layer.get_submodule(parts.output)),
-            mlp_norm=feed_forward_norm.weight.detach().to(kernels.residual_dtype),
-            gate_up=tuple(_projection(kernels, *group) for group in (((gate, up),) if copies else ((gate,), (up,)))),
-            down=_projection(kernels, layer.get_submodule(parts.down)),
-            next_norm=next_norm,
-        )
-        layers.append(prepared)
+    decoder, numbers = decoder_of(model), itertools.count()
+    read = list[tuple[nn.Module, Mixer | None, tuple[FeedForward, ...]]]()
+    for layer, parts in planned_layers(model):
+        read.append((layer.get_submodule(parts.mixer_norm), _mixer(layer, parts, kernels, numbers), ()))
+        read.append((layer.get_submodule(parts.feed_forward_norm), None, _feed_forwards(layer, parts, kernels)))
+    family = layer_plans(model.config, type(model).__name__)[0].family
+    assert family is not None
+    final = decoder.get_submodule(family.final_norm)
+    scales = [
+        cast(Any, norm).weight.detach().to(kernels.residual_dtype) for norm in [*(norm for norm, _, _ in read), final]
+    ]
+    blocks = [
+        PreparedBlock(mixer=mixer, feed_forwards=feed_forwards, next_norm=next_norm)
+        for (_, mixer, feed_forwards), next_norm in zip(read, scales[1:], strict=True)
+    ]
     return PreparedWeights(
         embedding=decoder.embed_tokens.weight.detach(),
         first_norm=scales[0],
-        layers=tuple(layers),
-        head=kernels.prepared(_joined(kernels.dtype, model.lm_head)),
-        norm_eps=model.config.rms_norm_eps,
+        blocks=tuple(blocks),
+        head=kernels.prepared(_joined(kernels.dtype, model.get_output_embeddings())),
+        norm_eps=norm_eps(final),
     )
+
+
+def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int]) -> Mixer:
+    if not parts.attends:
+        return STATE_MIXERS[parts.mixer_kind](layer.get_submodule(parts.mixer), kernels)
+    return PreparedAttention(
+        number=next(numbers),
+        qkv=_projection(kernels, *map(layer.get_submodule, parts.projections)),
+        qk_norm=joined_qk_norm(layer, parts, kernels.residual_dtype),
+        output=_projection(kernels, layer.get_submodule(parts.output)),
+    )
+
+
+def _feed_forwards(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> tuple[FeedForward, ...]:
+    return (_gated_layers(layer, parts, kernels),) if _has(layer, parts.down) else ()
+
+
+def _gated_layers(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> GatedLayers:
+    modules = [layer.get_submodule(path) for path in parts.gate_up]
+    weight = cast(Tensor, modules[0].weight)
+    copies = kernels.packs or kernels.float8 or kernels.dtype != weight.dtype or weight.numel() < JOINED_WEIGHTS
+    groups = (modules,) if copies else tuple([module] for module in modules)
+    gate_up = tuple(_projection(kernels, *group) for group in groups)
+    return GatedLayers(kernels=kernels, gate_up=gate_up, down=_projection(kernels, layer.get_submodule(parts.down)))
+
+
+def norm_eps(norm: Any) -> float:
+    """Return what a norm adds to the mean square."""
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
 def _projection(kernels: Kernels, *modules: nn.Module) -> Linear | Float8Linear:

@@ -4,6 +4,7 @@ A new family is a new file, which lists its `FAMILIES`. A layer without a plan t
 
 layer_plan.py  the plan of a layer: kind, sizes, and where projections, norms and caches are
 llama.py       Llama, Mistral, Qwen2, Qwen3
+hybrids.py     families with attention in some layers and mixers that keep a state in the others
 """
 
 import importlib
@@ -20,6 +21,8 @@ FAMILIES: tuple[Family, ...] = tuple(
     for family in getattr(importlib.import_module(f"{__name__}.{file.name}"), "FAMILIES", ())
 )
 _WINDOWS = ("sliding_window", "keep_window_size")
+ACTIVATIONS = ("silu", "swish")
+"""Activations of gated feed-forward layers that the kernels compute."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -34,7 +37,8 @@ def layer_plans(config: Any, architecture: str = "") -> tuple[LayerPlan, ...]:
         config = SimpleNamespace(**{**vars(config), "model_type": config.model_type})
 
     named = {family.architecture: family for family in FAMILIES} | {family.model_type: family for family in FAMILIES}
-    family = named.get(architecture) or named.get(getattr(config, "model_type", ""))
+    # a checkpoint's text part says so behind its type
+    family = named.get(architecture) or named.get(getattr(config, "model_type", "").removesuffix("_text"))
     kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
     if not kinds:
         is_windowed = _window(config) is not None and getattr(config, "use_sliding_window", None) is not False
@@ -51,7 +55,7 @@ def layer_plans(config: Any, architecture: str = "") -> tuple[LayerPlan, ...]:
             head_dim=_number(layer, "head_dim") or _number(layer, "hidden_size") // max(1, heads),
             inner=_number(layer, "intermediate_size") or 4 * _number(layer, "hidden_size"),
             experts=_number(layer, *_EXPERTS),
-            activation=getattr(layer, "hidden_act", None),
+            activation=getattr(layer, "hidden_activation", None) or getattr(layer, "hidden_act", None) or "silu",
             family=family,
         )
         for kind, layer in zip(kinds, described, strict=True)
@@ -66,13 +70,14 @@ def _window(config: Any) -> int | None:
     return next((size for name in _WINDOWS if (size := getattr(config, name, None)) is not None), None)
 
 
-def partial_attention(layers: Sequence[LayerPlan]) -> str | None:
-    """Return why some layers do not attend to all earlier tokens; None if all do.
-
-    The fused decoder computes full attention only.
-    """
-    kinds = dict.fromkeys(layer.kind for layer in layers)
-    other = [kind for kind in kinds if kind not in (FULL, WINDOW, "chunked_attention")]
-    if other:
-        return f"some layers are of the kind {other[0]}"
-    return "some layers attend to a sliding window" if any(kind != FULL for kind in kinds) else None
+def unplanned_layer(layers: Sequence[LayerPlan], name: str) -> str | None:
+    """Return which layer of the model class `name` no plan describes, and why; None: all have a plan."""
+    for number, layer in enumerate(layers):
+        if layer.family is None or layer.family.architecture != name:
+            return f"layer {number} has no plan, as {name} belongs to no family with one"
+        if layer.parts is None:
+            return f"layer {number} has no plan, as none of {layer.family.prefix}'s is for the kind {layer.kind}"
+        if layer.activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            return f"layer {number} has no plan, as its activation is {layer.activation!r}, not one of {known}"
+    return None

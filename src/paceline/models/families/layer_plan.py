@@ -1,37 +1,76 @@
 """The plan of a decoder's layers: what each computes, how large it is, and where its modules lie. Without torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 FULL, WINDOW = "full_attention", "sliding_attention"
 """transformers' names (`layer_types` of a configuration) for attention to all earlier tokens, and to the last few."""
+ATTENTION = "attention"
+"""Kind of a mixer that caches keys and values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerParts:
-    """Paths of a layer's modules: attention behind a norm, then gated feed-forward layers behind another one."""
+    """Paths of a layer's modules, and how they are put together: a mixer of tokens, then feed-forward layers.
 
-    attention_norm: str = "input_layernorm"
-    attention: str = "self_attn"
-    projections: tuple[str, str, str] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    """Queries, keys and values."""
+    Each of the two reads the residual stream behind a norm, and adds what it gives, perhaps behind another norm.
+    """
+
+    mixer_norm: str | None = "input_layernorm"
+    """Norm before the mixer; None: there is none."""
+    mixer: str = "self_attn"
+    """Module that mixes tokens."""
+    mixer_kind: str = ATTENTION
+    """`ATTENTION`, or the kind of a mixer that keeps a state of fixed size instead of keys and values."""
+    projections: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    """Attention's queries, keys and values, or one layer that gives all of them."""
     head_norms: tuple[str, str] | None = None
-    """Norms over each query and each key head, before the rotation."""
+    """Norms of queries and keys before the rotation: over each head, or over all heads together."""
     output: str = "self_attn.o_proj"
-    feed_forward_norm: str = "post_attention_layernorm"
+    output_gate: bool = False
+    """The first projection gives each head's query and its gate: attention's output is times sigmoid(gate)."""
+    sinks: str | None = None
+    """Parameter with the score of one more key for each head, whose value is 0."""
+    cap: str | None = None
+    """Attribute with the cap of attention's scores."""
+    rotates: str | None = None
+    """Attribute that says whether queries and keys are rotated; None: they are."""
+    query_scale: bool = False
+    """Queries grow with their position, as in Llama 4: by `llama_4_scaling_beta` of the rotation's parameters."""
+    feed_forward_norm: str | None = "post_attention_layernorm"
     feed_forward: str = "mlp"
-    gate_up: tuple[str, str] = ("mlp.gate_proj", "mlp.up_proj")
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    """Gate and up, or one layer that gives both."""
     down: str = "mlp.down_proj"
+    experts: str | None = None
+    """Module with a router and experts: in place of the gated layers where these are missing, else beside them."""
+    post_norms: tuple[str | None, str | None] = (None, None)
+    """Norms of what the mixer and the feed-forward layers give, before it is added."""
+    multiplier: str | None = None
+    """Attribute with the factor of what is added."""
+    parallel: bool = False
+    """Mixer and feed-forward layers read the same norm, and both are added at once."""
 
     @property
     def norms(self) -> tuple[str, ...]:
         """Paths of all norms."""
-        return (self.attention_norm, self.feed_forward_norm, *(self.head_norms or ()))
+        paths = (self.mixer_norm, self.feed_forward_norm, *(self.head_norms or ()), *self.post_norms)
+        return tuple(path for path in paths if path is not None)
+
+    @property
+    def attends(self) -> bool:
+        """True if the mixer is attention."""
+        return self.mixer_kind == ATTENTION
 
     @property
     def linear(self) -> tuple[str, ...]:
-        """Paths of all linear layers."""
-        return (*self.projections, self.output, *self.gate_up, self.down)
+        """Paths of all linear layers of attention and of gated feed-forward layers."""
+        return (*((*self.projections, self.output) if self.attends else ()), *self.gate_up, self.down)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the layer differs from Llama's at most in norms over each head: the training kernels compute it."""
+        return replace(self, head_norms=None) == LayerParts()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +83,12 @@ class Family:
     """Prefix of the module's classes."""
     parts: Mapping[str, LayerParts] = field(default_factory=lambda: {FULL: LayerParts()})
     """Parts of each kind of layer that the kernels compute; a layer of another kind takes the model's own pass."""
+    norm_offset: float = 0.0
+    """What norms add to their weights."""
+    final_norm: str = "norm"
+    """Norm before the head, in the decoder."""
+    embedding_multiplier: str | None = None
+    """Attribute of the decoder with the factor of embeddings."""
 
     @property
     def architecture(self) -> str:
@@ -83,3 +128,8 @@ class LayerPlan:
     def parts(self) -> LayerParts | None:
         """Where the layer's modules lie; None: only the model's own pass knows."""
         return None if self.family is None else self.family.parts.get(self.kind)
+
+    @property
+    def trains_fused(self) -> bool:
+        """True if the training kernels compute the layer."""
+        return self.family is not None and self.parts is not None and self.parts.is_plain

@@ -76,7 +76,7 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
         inner=plan.inner,
         linear_widths=attention + 3 * (width + plan.inner),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
-        fused=plan.family is not None,
+        fused=plan.trains_fused,
         tied=True in (described.get("tie_word_embeddings"), model_config.get("tie_word_embeddings")),
     )
 

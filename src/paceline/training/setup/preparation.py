@@ -26,6 +26,7 @@ from paceline.environments import EnvironmentSpec
 from paceline.episodes.conversations import Conversations
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import float8_problem
+from paceline.models.families import layer_plans, unplanned_layer
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import (
     end_token_ids,
@@ -267,10 +268,8 @@ def check_eight_bits(config: Config, described: PretrainedConfig, device: torch.
     taken, dtype = config.engine.engine_quantization, config.model.dtype
     if taken == "none":
         return
-    from paceline.engines.local.weights import unknown_architecture  # takes seconds, which other runs are spared
-
     names = [name for name in described.architectures or () if name.endswith("ForCausalLM")]
-    unknown = [unknown_architecture(name, described) for name in names]
+    unknown = [unplanned_layer(layer_plans(described, name), name) for name in names]
     computed = torch.float32 if dtype == "float32" else torch.bfloat16
     problem = next(filter(None, (*unknown, float8_problem(device, computed))), None)
     require(problem is None, "engine_quantization", taken, "be none for this model on this device", problem or "")
