@@ -5,6 +5,7 @@ scheduling.py    when prompts enter, rows are refilled, and the batch shrinks an
 rows.py          which completion sits in which row, and contexts of conversations between their turns
 decoder.py       the interface of what computes logits; any model of transformers by its own forward pass
 fused.py         models whose layers have a plan, in few operations
+experts.py       a router with its experts
 mixers.py        the interface of mixers that keep a state instead of keys and values
 weights.py       weights, adapters included, in the layout that the fused decoder's kernels read fastest
 operations.py    the operations of a layer besides attention

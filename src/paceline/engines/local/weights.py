@@ -16,10 +16,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from paceline.engines.local.experts import prepared_experts
 from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
 from paceline.kernels.float8 import ALIGNED, Float8Linear, quantized
 from paceline.kernels.linear import ProductLinear
+from paceline.models.experts import mixtures
 from paceline.models.families import layer_plans, unplanned_layer
 from paceline.models.families.layer_plan import LayerParts
 from paceline.models.head import decoder_of
@@ -104,8 +106,10 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
             if problem is not None:
                 return f"{path} {problem}"
     paths = tuple({path for layer, parts in layers for path in linear_paths(layer, parts)})
+    blocks = [layer.get_submodule(parts.experts) for layer, parts in layers if _has_experts(layer, parts)]
+    by_themselves = {id(module) for block in blocks for module in block.modules()}
     for name, module in model.named_modules():  # anywhere but in the linear layers, which have been looked at
-        if is_adapted(module) and not name.endswith(paths):
+        if is_adapted(module) and not name.endswith(paths) and id(module) not in by_themselves:
             return f"{name} has an adapter that it cannot read ({type(module).__name__})"
     return None
 
@@ -114,8 +118,8 @@ def _part_problem(layer: nn.Module, parts: LayerParts) -> str | None:
     """Return why a part of a layer that its plan names cannot be made; None: all can."""
     if not parts.attends and parts.mixer_kind not in STATE_MIXERS:
         return f"its mixer of the kind {parts.mixer_kind} is not among those that the engine computes"
-    if _has_experts(layer, parts):
-        return "its experts are not computed by the engine"
+    if _has_experts(layer, parts) and not mixtures(layer):
+        return f"the experts of {parts.experts} are none by transformers' interface"
     return None
 
 
@@ -288,7 +292,10 @@ def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Itera
 
 
 def _feed_forwards(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> tuple[FeedForward, ...]:
-    return (_gated_layers(layer, parts, kernels),) if _has(layer, parts.down) else ()
+    gated = (_gated_layers(layer, parts, kernels),) if _has(layer, parts.down) else ()
+    if parts.experts is None or not _has_experts(layer, parts):
+        return gated
+    return (*gated, prepared_experts(layer.get_submodule(parts.experts), kernels))
 
 
 def _gated_layers(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> GatedLayers:

@@ -4,6 +4,7 @@ A new family is a new file, which lists its `FAMILIES`. A layer without a plan t
 
 layer_plan.py  the plan of a layer: kind, sizes, and where projections, norms and caches are
 llama.py       Llama, Mistral, Qwen2, Qwen3
+mixtures.py    Mixtral, Qwen2-MoE, Qwen3-MoE
 hybrids.py     families with attention in some layers and mixers that keep a state in the others
 """
 
