@@ -17,7 +17,7 @@ from paceline.models.plain_forward import plain_logits
 from tests.support.families import family, make_model
 from tests.support.tiny import local_engine
 
-FAMILIES = ("qwen3_moe", "qwen2_moe", "mixtral, router jitter")
+FAMILIES = ("qwen3_moe", "gpt_oss", "qwen2_moe", "olmoe", "glm4_moe", "mixtral, router jitter")
 EXACT = {torch.float64: 1e-6, torch.float32: 1e-5}
 
 
@@ -82,7 +82,7 @@ def test_only_experts_and_shared_layers_are_copied_to_another_precision():
     assert mixtures(same)[0].down_proj.data_ptr() == block.experts.down_proj.data_ptr()
 
 
-@pytest.mark.parametrize("name", FAMILIES[:1])
+@pytest.mark.parametrize("name", FAMILIES[:2])
 def test_completions_are_the_same_for_1_3_and_64_rows(name):
     model = model_of(name, torch.float32)
     keys = [sample_key(5, "test", "7", 0, sample) for sample in range(6)]

@@ -9,8 +9,8 @@ from torch import nn
 from paceline.cli.main import main
 from paceline.config.building import build_config
 from paceline.engines import Request, Sampling, sample_key
+from paceline.engines.local.eight_bits import unaligned_reason
 from paceline.engines.local.operations import Kernels
-from paceline.engines.local.weights import unaligned_reason
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import quantized
 from paceline.training.plan.hardware import CPU, GPUS

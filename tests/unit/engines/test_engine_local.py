@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local.attention import Rotation
+from paceline.engines.local.attention import AttentionLayer, Rotation
 from paceline.engines.local.decoder import RecomputingDecoder, rounded_up
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
@@ -318,7 +318,7 @@ def test_weights_that_are_not_finite_are_reported_and_not_sampled_from():
 
 def test_columns_that_no_living_row_reads_are_taken_back():
     turn = Rotation(cosine=torch.ones(100, 4), sine=torch.zeros(100, 4), norm_eps=0.0)
-    attention = GridAttention(2, 1, Heads(query=1, kv=1, width=4), turn)
+    attention = GridAttention(2, [AttentionLayer(rotation=turn)], Heads(query=1, kv=1, width=4))
     attention.take_slots([4], [[0]])
     while attention.column < 40:
         attention.end_step()

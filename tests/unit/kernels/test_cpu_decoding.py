@@ -1,13 +1,14 @@
 """The CPU kernels of a decoding step agree with torch's operations, whatever rows share a batch."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from paceline.engines.local.attention import Rotation
+from paceline.engines.local.attention import NO_WEIGHTS, AttentionLayer, AttentionWeights, Rotation
 from paceline.engines.local.grid import GridAttention
 from paceline.engines.local.operations import rms_norm
 from paceline.engines.local.tables import TableAttention, blocks_of_rows
@@ -79,16 +80,21 @@ class Sides:
     torch's side computes in float32, so that only the kernels' rounding is seen.
     """
 
-    def __init__(self, heads: Heads, dtype: torch.dtype, *, rows: int, normed: bool) -> None:
+    def __init__(
+        self, heads: Heads, dtype: torch.dtype, *, rows: int, normed: bool, sinks: bool = False, **options: Any
+    ) -> None:
+        """`options`: what the second layer computes otherwise than the first."""
         angles = torch.arange(200)[:, None] * 0.3 ** torch.arange(heads.width // 2)
         sine = angles.sin()
         rotation = Rotation(
             cosine=torch.cat((angles.cos(), angles.cos()), -1), sine=torch.cat((-sine, sine), -1), norm_eps=EPS
         )
-        self.table = TableAttention(rows, 2, heads, rotation, dtype=dtype, kernels=decoding_kernels())
-        self.grid = GridAttention(rows, 2, heads, rotation)
+        layers = [AttentionLayer(rotation=rotation), AttentionLayer(**{"rotation": rotation, **options})]
+        self.table = TableAttention(rows, layers, heads, dtype=dtype, kernels=decoding_kernels())
+        self.grid = GridAttention(rows, layers, heads)
         self.heads, self.dtype, self.seeds = heads, dtype, itertools.count()
-        self.norm = normal(heads.query + heads.kv, heads.width, seed=99).abs() if normed else None
+        norm = normal(heads.query + heads.kv, heads.width, seed=99).abs() if normed else None
+        self.weights = AttentionWeights(norm=norm, sinks=normal(heads.query, seed=98) if sinks else None)
         self.living = np.zeros(rows, dtype=bool)
 
     def made_up(self, *shape: int) -> torch.Tensor:
@@ -105,8 +111,8 @@ class Sides:
         for layer in range(2):
             qkv = self.made_up(len(lengths) + 1, max(16, padded)).flatten(2)  # one prompt that is padding alone
             exact = qkv.float().clone()  # queries and keys are rotated in place
-            left = self.table.of_prompts(qkv, layer, self.norm, slots[0], known)
-            right = self.grid.of_prompts(exact, layer, self.norm, slots[1], 0)[:, known:]
+            left = self.table.of_prompts(qkv, layer, self.weights, slots[0], known)
+            right = self.grid.of_prompts(exact, layer, self.weights, slots[1], 0)[:, known:]
             for index, length in enumerate(lengths):
                 self.agree(left[index, : length - known], right[index, : length - known])
         for members in rows:
@@ -119,11 +125,18 @@ class Sides:
             for layer in range(2):
                 qkv = self.made_up(len(self.living)).flatten(1)
                 living = torch.from_numpy(self.living)
-                left = self.table.of_step(qkv, layer, self.norm)
-                self.agree(left[living], self.grid.of_step(qkv.float(), layer, self.norm)[living])
+                left = self.table.of_step(qkv, layer, self.weights)
+                self.agree(left[living], self.grid.of_step(qkv.float(), layer, self.weights)[living])
                 assert (left[~living] == 0).all()
             self.table.end_step()
             self.grid.end_step()
+
+    def move(self, rows: list[int], to: list[int]) -> None:
+        contexts = self.table.park(rows), self.grid.park(rows)
+        self.release(rows)
+        self.table.resume(contexts[0], to)
+        self.grid.resume(contexts[1], to)
+        self.living[to] = True
 
     def release(self, rows: list[int]) -> None:
         self.table.release(rows)
@@ -136,18 +149,51 @@ class Sides:
         self.living = np.arange(len(keep)) < alive
 
 
+PARTLY = Rotation(cosine=normal(200, 8, seed=7), sine=normal(200, 8, seed=8), norm_eps=EPS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": 5},
+        {"window": 16},  # whole vectors
+        {"window": 20, "sinks": True, "cap": 2.0},
+        {"sinks": True},
+        {"cap": 1.5, "scaling": 0.4},
+        {"rotation": PARTLY, "window": 9},
+        {"rotation": Rotation(cosine=torch.zeros(200, 0), sine=torch.zeros(200, 0), norm_eps=EPS)},
+        {"normed": True, "joint_norms": True, "query_scales": torch.arange(200) / 100 + 0.5},
+    ],
+    ids=lambda options: ", ".join(options),
+)
+def test_layers_with_options_attend_as_the_masked_grid_does(options):
+    # completions of 16, 17, 32 tokens and more: a window's columns are full and overwritten
+    sides = Sides(Heads(query=4, kv=2, width=16), torch.float32, rows=4, **{"normed": False, **options})
+    sides.admit([13, 3], [[0, 2], [1]])
+    sides.steps(21)
+    sides.move([2, 0], [0, 3])
+    sides.steps(20)
+    sides.admit([37], [[2]], known=16)
+    sides.steps(18)
+    sides.compact([3, 1, 2, 1], alive=3)
+    sides.steps(10)
+
+
 def test_a_row_attends_to_the_same_bits_whatever_its_neighbours_and_threads():
     heads, threads = Heads(query=4, kv=2, width=16), torch.get_num_threads()
     kernels, qkv, prompt = decoding_kernels(), normal(9, 8 * 16), normal(1, 16, 8 * 16, seed=1)
     rotation = Rotation(cosine=torch.ones(64, 16), sine=torch.zeros(64, 16), norm_eps=EPS)
-    alone, among = (TableAttention(n, 1, heads, rotation, dtype=torch.float32, kernels=kernels) for n in (1, 9))
+    alone, among = (
+        TableAttention(n, [AttentionLayer(rotation=rotation)], heads, dtype=torch.float32, kernels=kernels)
+        for n in (1, 9)
+    )
     for attention, rows in ((alone, [[0]]), (among, [list(range(9))])):
-        attention.of_prompts(prompt.clone(), 0, None, attention.take_slots([13], rows), 0)
+        attention.of_prompts(prompt.clone(), 0, NO_WEIGHTS, attention.take_slots([13], rows), 0)
         attention.begin_step()
-    expected = alone.of_step(qkv[4:5], 0, None)
+    expected = alone.of_step(qkv[4:5], 0, NO_WEIGHTS)
     try:
         for number in (1, 3):
             torch.set_num_threads(number)
-            assert torch.equal(among.of_step(qkv, 0, None)[4], expected[0])
+            assert torch.equal(among.of_step(qkv, 0, NO_WEIGHTS)[4], expected[0])
     finally:
         torch.set_num_threads(threads)

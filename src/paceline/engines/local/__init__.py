@@ -8,6 +8,7 @@ fused.py         models whose layers have a plan, in few operations
 experts.py       a router with its experts
 mixers.py        the interface of mixers that keep a state instead of keys and values
 weights.py       weights, adapters included, in the layout that the fused decoder's kernels read fastest
+eight_bits.py    layers in eight bits: which models they serve, and what they are held to
 operations.py    the operations of a layer besides attention
 attention.py     the interface of attention, which owns the cache
 grid.py          attention by torch's batched products: any device and precision

@@ -23,18 +23,22 @@ from paceline.engines import (
 )
 from paceline.engines.local.attention import heads_of
 from paceline.engines.local.decoder import Decoder, PlainDecoder, RecomputingDecoder
+from paceline.engines.local.eight_bits import rounded_layers, unaligned_reason
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.local.operations import kernels_reason
 from paceline.engines.local.rows import ASSUMED_FREE, PARKED_SHARE, Parked, SamplingJob
 from paceline.engines.local.scheduling import Scheduler
-from paceline.engines.local.weights import rounded_layers, unaligned_reason, unsupported_reason
+from paceline.engines.local.weights import unsupported_reason
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite, texts_of
 from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.kernels.flash_attention import FlashKernel, flash_problem
 from paceline.kernels.float8 import FLOAT8, float8_problem
+from paceline.kernels.logprobs import PLAIN, HeadRule
+from paceline.models.families import layer_plans
+from paceline.models.head import measured_head
 from paceline.models.plain_forward import MISFITS, evaluating, plain_logits
 from paceline.runtime.devices import free_memory
 from paceline.types import Completion
@@ -297,12 +301,22 @@ def choose_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool =
     Raises:
         ModelError: none of them gives the model's own logits, or `float8` is asked for and cannot be had.
     """
-    problem = unsupported_reason(model) or _problem("fused", model, lambda: fused_decoder(model, dtype), dtype)
+    problem, head = unsupported_reason(model), PLAIN
+    if problem is None:
+        try:
+            head = measured_head(model)
+        except ModelError as error:
+            problem = str(error)
+    problem = problem or _problem("fused", model, lambda: fused_decoder(model, dtype, head), dtype)
     if float8:
-        return _float8_decoder(model, dtype, problem), "float8", "the fused decoder, with layers in eight bits"
+        return _float8_decoder(model, dtype, head, problem), "float8", "the fused decoder, with layers in eight bits"
     if problem is None:
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
-        return fused_decoder(model, dtype), "fused", f"its logits agree with the model's own forward pass; {kernels}"
+        return (
+            fused_decoder(model, dtype, head),
+            "fused",
+            f"its logits agree with the model's own forward pass; {kernels}",
+        )
     cached = _problem("plain", model, lambda: PlainDecoder(model, model.dtype), model.dtype)
     if cached is None:
         return PlainDecoder(model, dtype), "plain", problem
@@ -315,24 +329,31 @@ def choose_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool =
     )
 
 
-def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, problem: str | None) -> Decoder:
+def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, problem: str | None) -> Decoder:
     """Return the fused decoder in eight bits; `problem` says why it cannot be used in `dtype`."""
     problem = problem or float8_problem(model.device, dtype)
     if problem is None and model.device.type == "cuda":
         problem = unaligned_reason(model)
     if problem is None:
         with rounded_layers(model):
-            problem = _problem("float8", model, lambda: fused_decoder(model, dtype, float8=True), dtype)
+            problem = _problem("float8", model, lambda: fused_decoder(model, dtype, head, float8=True), dtype)
     if problem is not None:
         raise ModelError(f"--engine-quantization must be none for this model on this device, got fp8: {problem}")
-    return fused_decoder(model, dtype, float8=True)
+    return fused_decoder(model, dtype, head, float8=True)
 
 
-def fused_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = False) -> Decoder:
-    """Make the fused decoder; on CUDA, if the kernel supports it, with steps that are recorded and replayed."""
-    heads, device = heads_of(model), model.device
-    if flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
-        return FusedDecoder(model, dtype, decoding_kernels(), float8=float8)
+def fused_decoder(
+    model: PreTrainedModel, dtype: torch.dtype, head: HeadRule | None = None, *, float8: bool = False
+) -> Decoder:
+    """Make the fused decoder; on CUDA, if the kernel supports it, with steps that are recorded and replayed.
+
+    Windows, caps, sinks and parts of a rotation are computed by torch's operations there. `head` None: it is measured.
+    """
+    heads, device, rule = heads_of(model), model.device, measured_head(model) if head is None else head
+    plans = layer_plans(model.config, type(model).__name__)
+    is_plain = all(plan.attends_plainly for plan in plans)
+    if not is_plain or flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
+        return FusedDecoder(model, dtype, decoding_kernels(), head=rule, float8=float8)
     return GraphedDecoder(
         model,
         dtype,
@@ -340,6 +361,7 @@ def fused_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = 
         record=record_cuda_graph,
         free_bytes=lambda: free_cuda_bytes(device),
         between=cuda_kernels(device, dtype),
+        head=rule,
         float8=float8,
     )
 

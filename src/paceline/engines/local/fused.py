@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from paceline.engines.local.attention import Context, Rotation, SharedAttention, heads_of, rotation_of
+from paceline.engines.local.attention import AttentionLayer, Context, SharedAttention, attention_layers, heads_of
 from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.local.grid import TILE, GridAttention, whole_tiles
 from paceline.engines.local.mixers import MixerStates, StateMixer
@@ -25,6 +25,7 @@ from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.tables import TableAttention
 from paceline.engines.local.weights import PreparedAttention, PreparedBlock, prepared_weights
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
+from paceline.kernels.logprobs import PLAIN, HeadRule
 
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
@@ -38,23 +39,32 @@ class FusedDecoder(Decoder):
     refills = True
 
     def __init__(
-        self, model: PreTrainedModel, dtype: torch.dtype, native: CpuDecodingKernels | None, *, float8: bool = False
+        self,
+        model: PreTrainedModel,
+        dtype: torch.dtype,
+        native: CpuDecodingKernels | None,
+        *,
+        head: HeadRule = PLAIN,
+        float8: bool = False,
     ) -> None:
-        """`native`: this machine's compiled kernels; None: torch's operations. `float8`: layers are in eight bits."""
-        self._model, self._heads = model, heads_of(model)
+        """`native`: this machine's compiled kernels; None: torch's operations. `float8`: layers are in eight bits.
+
+        `head` is what the model makes logits by, of its output embedding's.
+        """
+        self._model, self._heads, self._head = model, heads_of(model), head
         self._kernels = choose_kernels(model.device, dtype, native, float8=float8)
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        self._weights = prepared_weights(self._model, self._kernels)
+        self._weights = prepared_weights(self._model, self._kernels, self._head)
         self._forget()
         like = torch.empty(0, dtype=self._kernels.residual_dtype, device=self._model.device)
-        self._attention = self._new_attention(num_rows, rotation_of(self._model, whole_tiles(max_length), like))
+        self._attention = self._new_attention(num_rows, attention_layers(self._model, whole_tiles(max_length), like))
         self._states = [mixer.new_states(num_rows) for mixer in self._weights.state_mixers]
         """MixerStates of the rows, by mixer."""
 
-    def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
-        kernels, sizes = self._kernels, (num_rows, len(self._weights.attention), self._heads, rotation)
+    def _new_attention(self, num_rows: int, layers: Sequence[AttentionLayer]) -> SharedAttention:
+        kernels, sizes = self._kernels, (num_rows, layers, self._heads)
         if kernels.native is None:
             return GridAttention(*sizes)
         return TableAttention(*sizes, dtype=kernels.dtype, kernels=kernels.native)
@@ -62,7 +72,7 @@ class FusedDecoder(Decoder):
     @override
     def reread(self) -> None:
         del self._weights  # first: no two copies at a time
-        self._weights = prepared_weights(self._model, self._kernels)
+        self._weights = prepared_weights(self._model, self._kernels, self._head)
         self._forget()
 
     def _forget(self) -> None:
@@ -121,7 +131,7 @@ class FusedDecoder(Decoder):
             )
             for first in range(0, len(prompts), at_once)
         ]
-        return self._kernels.linear(torch.cat(parts), self._weights.head)
+        return self._logits(torch.cat(parts))
 
     def _prefill(
         self, prompts: Sequence[Sequence[int]], slots: Int[Tensor, " P"], rows: Sequence[Sequence[int]]
@@ -169,13 +179,25 @@ class FusedDecoder(Decoder):
     ) -> Float[Tensor, "N W"]:
         """Compute attention of prompts, of all computed tokens or of the wanted ones."""
         number, known, shared = mixer.number, prefill.known, prefill.shared
-        qkv = self._kernels.linear(normed, mixer.qkv)
+        qkv, gates = self._projected(normed, mixer)
         if known:
             qkv = torch.cat((self._kept[number][:known], qkv))
         self._kept[number] = qkv[: self._num_kept].clone()
         each = in_each(qkv, shared, prefill.count)
-        mixed = once(self._attention.of_prompts(each, number, mixer.qk_norm, prefill.slots, known), shared - known)
+        mixed = once(self._attention.of_prompts(each, number, mixer.weights, prefill.slots, known), shared - known)
+        if gates is not None:
+            mixed = mixed * gates.sigmoid()
         return self._kernels.linear(mixed if wanted is None else mixed.index_select(0, wanted), mixer.output)
+
+    def _projected(
+        self, normed: Float[Tensor, "N W"], mixer: PreparedAttention
+    ) -> tuple[Float[Tensor, "N (H+2K)*D"], Float[Tensor, "N H*D"] | None]:
+        """Return queries, keys and values, and the output's gates if there are any."""
+        qkv = self._kernels.linear(normed, mixer.qkv)
+        if not mixer.gated:
+            return qkv, None
+        gates = self._heads.query * self._heads.width
+        return qkv[:, :-gates].contiguous(), qkv[:, -gates:]
 
     def _mixed(
         self, normed: Float[Tensor, "T W"], mixer: StateMixer, number: int, prefill: "_Prefill", wanted: Tensor | None
@@ -206,18 +228,25 @@ class FusedDecoder(Decoder):
         for block in self._weights.blocks:
             mixer, update = block.mixer, None
             if isinstance(mixer, PreparedAttention):
-                qkv = self._kernels.linear(normed, mixer.qkv)
-                update = self._kernels.linear(self._attention.of_step(qkv, mixer.number, mixer.qk_norm), mixer.output)
+                qkv, gates = self._projected(normed, mixer)
+                mixed = self._attention.of_step(qkv, mixer.number, mixer.weights)
+                update = self._kernels.linear(mixed if gates is None else mixed * gates.sigmoid(), mixer.output)
             elif mixer is not None:
                 update = mixer.of_step(normed, next(states))
             normed = self._added(residual, normed, update, block)
         self._attention.end_step()
-        return self._kernels.linear(normed, self._weights.head)
+        return self._logits(normed)
+
+    def _logits(self, normed: Float[Tensor, "N W"]) -> Float[Tensor, "N V"]:
+        logits, cap = self._kernels.linear(normed, self._weights.head), self._head.cap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _embedded(self, tokens: Int[Tensor, " N"]) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
         """Return the residual stream after the embedding, and its norm for the first block."""
         residual = F.embedding(tokens, self._weights.embedding).to(self._kernels.residual_dtype)
-        return residual, self._kernels.add_norm(residual, None, self._weights.first_norm, self._weights.norm_eps)
+        if self._weights.multiplier != 1:
+            residual.mul_(self._weights.multiplier)
+        return residual, self._add_norm(residual, None, self._weights.first_norm)
 
     def _added(
         self, residual: Float[Tensor, "N W"], normed: Float[Tensor, "N W"], update: Tensor | None, block: PreparedBlock
@@ -228,7 +257,22 @@ class FusedDecoder(Decoder):
         """
         for feed_forward in block.feed_forwards:
             update = feed_forward(normed) if update is None else update + feed_forward(normed)
-        return self._kernels.add_norm(residual, update, block.next_norm, self._weights.norm_eps)
+        assert update is not None
+        if block.post_norm is not None:
+            update = self._kernels.normed(update, block.post_norm, self._weights.norm_eps)
+        if block.multiplier != 1:
+            update = update * block.multiplier
+        return self._add_norm(residual, update, block.next_norm)
+
+    def _add_norm(
+        self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Tensor | None
+    ) -> Float[Tensor, "N W"]:
+        """Add to the residual stream in place; return its norm, or itself where the next block has none."""
+        if scale is not None:
+            return self._kernels.add_norm(residual, update, scale, self._weights.norm_eps)
+        if update is not None:
+            residual.add_(update)
+        return residual.to(self._kernels.dtype)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from paceline.engines import Sampling
-from paceline.engines.local.attention import Context, Rotation, SharedAttention
+from paceline.engines.local.attention import AttentionLayer, Context, SharedAttention
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.static import StaticAttention, room_problem
 from paceline.engines.local.weights import planned_layers
@@ -22,6 +22,7 @@ from paceline.engines.sampling import draw
 from paceline.errors import first_line
 from paceline.kernels.cuda.decoding import CudaDecodingKernels
 from paceline.kernels.flash_attention import AttentionKernel
+from paceline.kernels.logprobs import PLAIN, HeadRule
 
 EAGER_CALLS = 2
 """Calls before recording, in which libraries initialise. Fewer than the steps in which an engine compares a decoder
@@ -99,7 +100,7 @@ class GraphedDecoder(FusedDecoder):
 
     least_rows = LEAST_ROWS
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one decoder's model, and what its device offers
         self,
         model: PreTrainedModel,
         dtype: torch.dtype,
@@ -108,13 +109,14 @@ class GraphedDecoder(FusedDecoder):
         record: StepRecorder | None,
         free_bytes: Callable[[], int],
         between: CudaDecodingKernels | None = None,
+        head: HeadRule = PLAIN,
         float8: bool = False,
     ) -> None:
         """`attention` is the kernel, and `between` computes what it needs before and after; None: torch's operations.
 
         `free_bytes` reads the device's free memory. `record` None: nothing is recorded.
         """
-        super().__init__(model, dtype, None, float8=float8)
+        super().__init__(model, dtype, None, head=head, float8=float8)
         # a state that has taken a token more cannot be taken back
         self.runs_ahead = all(parts.attends for _, parts in planned_layers(model))
         self._kernel, self._free_bytes, self._between = attention, free_bytes, between
@@ -126,13 +128,13 @@ class GraphedDecoder(FusedDecoder):
         self._sampling = Sampling(max_completion_length=1)
 
     @override
-    def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
-        num_layers, heads = len(self._weights.attention), self._heads
+    def _new_attention(self, num_rows: int, layers: Sequence[AttentionLayer]) -> SharedAttention:
+        num_layers, heads, rotation = len(layers), self._heads, layers[0].rotation
         per_token = 2 * num_layers * heads.kv * heads.width * rotation.cosine.itemsize
         length, free = len(rotation.cosine), self._free_bytes()
         self.room_problem = room_problem(num_rows, length, bytes_per_token=per_token, free=free)
         if self.room_problem is not None:
-            return super()._new_attention(num_rows, rotation)
+            return super()._new_attention(num_rows, layers)
         self._static = StaticAttention(
             num_rows, num_layers, heads, rotation, kernel=self._kernel, between=self._between
         )

@@ -17,7 +17,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.engines.local.attention import Context, Rotation, SharedAttention, causal_attention, rotated
+from paceline.engines.local.attention import (
+    AttentionLayer,
+    AttentionWeights,
+    Context,
+    SharedAttention,
+    causal_attention,
+    turned_heads,
+)
 from paceline.kernels.cpu.decoding import Heads
 
 TILE = 8
@@ -36,9 +43,12 @@ def whole_tiles(columns: int) -> int:
 class GridAttention(SharedAttention):
     """A `SharedAttention` for any device and precision: those of the rotation's tables."""
 
-    def __init__(self, num_rows: int, num_layers: int, heads: Heads, rotation: Rotation) -> None:
-        self._heads, self._rotation, self._layers = heads, rotation, num_layers
-        self._like, self._zero = rotation.cosine, rotation.cosine.new_zeros(1, 1, 1)
+    def __init__(self, num_rows: int, layers: Sequence[AttentionLayer], heads: Heads) -> None:
+        self._heads, self._plans, self._layers = heads, layers, len(layers)
+        self._rotations = {id(layer.rotation): layer.rotation for layer in layers}
+        self._windows = {layer.window for layer in layers}
+        self._like = layers[0].rotation.cosine
+        self._zero = self._like.new_zeros(1, 1, 1)
         self.own_keys, self.own_values = self._storage(num_rows, FIRST_COLUMNS), self._storage(num_rows, FIRST_COLUMNS)
         self._prompt_keys, self._prompt_values = self._storage(0, 0), self._storage(0, 0)
         self.column = 0
@@ -166,6 +176,12 @@ class GridAttention(SharedAttention):
             reads = reads[living[:1]]
         hidden = torch.from_numpy(~reads[:, None]).to(device)
         self._bias: Float[Tensor, "S 1 L+C"] = self._like.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+        # positions of the tokens in these columns, for layers that look back over a window
+        of_own = (lengths - self._start)[:, None] + columns
+        of_prompts = np.broadcast_to(np.arange(self._prompt_columns), (len(lengths), self._prompt_columns))
+        self._positions: Int[Tensor, "S L+C"] = torch.from_numpy(np.concatenate([of_prompts, of_own], axis=1)).to(
+            device
+        )
 
     def _oldest_column(self) -> int:
         """Return the oldest column of completions that a living row reads, rounded down to a whole tile."""
@@ -174,26 +190,39 @@ class GridAttention(SharedAttention):
 
     @override
     def of_prompts(
-        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
+        self,
+        qkv: Float[Tensor, "P L (H+2K)*D"],
+        layer: int,
+        weights: AttentionWeights,
+        slots: Int[Tensor, " Q"],
+        known: int,
     ) -> Float[Tensor, "P L-known H*D"]:
-        length, turned = qkv.shape[1], self._heads.query + self._heads.kv
+        length, turned, plan = qkv.shape[1], self._heads.query + self._heads.kv, self._plans[layer]
         qkv = qkv.unflatten(-1, (-1, self._heads.width))
-        cosine, sine = self._rotation.cosine[:length, None], self._rotation.sine[:length, None]
-        qkv[:, :, :turned] = rotated(qkv[:, :, :turned], norm, self._rotation.norm_eps, cosine, sine)
+        turn = plan.rotation.cosine[:length, None], plan.rotation.sine[:length, None]
+        qkv[:, :, :turned] = turned_heads(qkv[:, :, :turned], self._heads, plan, weights.norm, turn)
+        if plan.query_scales is not None:
+            qkv[:, :, : self._heads.query].mul_(plan.query_scales[:length, None, None])
         for store, kept in (
             (self._prompt_keys, qkv[:, :, self._heads.query : turned]),
             (self._prompt_values, qkv[:, :, turned:]),
         ):
             store[layer][:, slots, :length] = kept[: len(slots)].permute(2, 0, 1, 3)
-        return causal_attention(qkv, self._heads, known)
+        return causal_attention(qkv, self._heads, known, plan, weights.sinks)
 
     @override
     def begin_step(self) -> None:
-        cosine, sine = self._rotation.cosine, self._rotation.sine
         # Rows without a completion may be older than any completion gets: their position stays within the table.
-        positions = (self.position_offsets + self.column).clamp_(max=cosine.shape[0] - 1)
-        self._turn = cosine[positions][:, None], sine[positions][:, None]
+        self._now = (self.position_offsets + self.column).clamp_(max=len(self._like) - 1)
+        self._turns = {
+            number: (rotation.cosine[self._now][:, None], rotation.sine[self._now][:, None])
+            for number, rotation in self._rotations.items()
+        }
         self._bias[:, :, self._prompt_columns + self.column - self._first_column] = 0
+        self._biases = {window: self._bias for window in self._windows}
+        for window in self._windows - {None}:
+            left = self._positions <= (self._now - window)[:, None]
+            self._biases[window] = self._bias.masked_fill(left[:, None], -torch.inf)
 
     @override
     def end_step(self) -> None:
@@ -213,24 +242,36 @@ class GridAttention(SharedAttention):
         self._read_tables()
 
     @override
-    def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
-        column, kv_heads, rows = self.column, self._heads.kv, len(qkv)
+    def of_step(
+        self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, weights: AttentionWeights
+    ) -> Float[Tensor, "S H*D"]:
+        column, kv_heads, rows, plan = self.column, self._heads.kv, len(qkv), self._plans[layer]
         own_keys, own_values = self.own_keys[layer], self.own_values[layer]
         qkv = qkv.view(rows, -1, self._heads.width)
-        qk = rotated(qkv[:, :-kv_heads], norm, self._rotation.norm_eps, *self._turn)
+        qk = turned_heads(qkv[:, :-kv_heads], self._heads, plan, weights.norm, self._turns[id(plan.rotation)])
         own_keys[:, :, column] = qk[:, self._heads.query :].transpose(0, 1)
         own_values[:, :, column] = qkv[:, -kv_heads:].transpose(0, 1)
 
         # Each row attends to its group's prompt (L columns) and its own tokens, under one softmax.
-        query = qk[:, : self._heads.query].unflatten(1, (kv_heads, -1)).transpose(0, 1).flatten(0, 1)
+        query = qk[:, : self._heads.query]
+        if plan.query_scales is not None:
+            query = query * plan.query_scales[self._now][:, None, None]
+        query = query.unflatten(1, (kv_heads, -1)).transpose(0, 1).flatten(0, 1)
         length, groups = self._prompt_columns, self._prompt_keys[layer].shape[1]
         columns = slice(self._first_column, self._first_column + whole_tiles(column + 1 - self._first_column))
-        by_prompt = self._scores(self._to_grid(query, groups), self._prompt_keys[layer][:, :, :length])
-        by_own = self._scores(query, own_keys[:, :, columns])
+        scaling = plan.scaling or self._heads.width**-0.5
+        by_prompt = self._scores(self._to_grid(query, groups), self._prompt_keys[layer][:, :, :length], scaling)
+        by_own = self._scores(query, own_keys[:, :, columns], scaling)
         scores = torch.cat((self._to_rows(by_prompt, rows), by_own), dim=-1)
-        scores = scores.view(kv_heads, rows, -1, scores.shape[-1]).add_(self._bias[..., : scores.shape[-1]])
+        if plan.cap is not None:
+            scores.div_(plan.cap).tanh_().mul_(plan.cap)
+        width = scores.shape[-1]
+        scores = scores.view(kv_heads, rows, -1, width).add_(self._biases[plan.window][..., :width])
+        if weights.sinks is not None:
+            sinks = weights.sinks.to(scores.dtype).view(kv_heads, 1, -1, 1).expand(-1, rows, -1, -1)
+            scores = torch.cat((scores, sinks), dim=-1)
         exact = torch.float32 if query.dtype == torch.bfloat16 else None
-        shares = scores.softmax(-1, dtype=exact).to(query.dtype).flatten(0, 1)
+        shares = scores.softmax(-1, dtype=exact)[..., :width].to(query.dtype).flatten(0, 1)
         prompt_values = self._prompt_values[layer][:, :, :length].flatten(0, 1)
         from_prompt = torch.bmm(self._to_grid(shares[..., :length], groups), prompt_values)
         mixed = torch.baddbmm(
@@ -238,9 +279,11 @@ class GridAttention(SharedAttention):
         )
         return mixed.view(kv_heads, rows, -1).transpose(0, 1).reshape(rows, -1)
 
-    def _scores(self, query: Float[Tensor, "N X D"], keys: Float[Tensor, "K N/K T D"]) -> Float[Tensor, "N X T"]:
+    def _scores(
+        self, query: Float[Tensor, "N X D"], keys: Float[Tensor, "K N/K T D"], scaling: float
+    ) -> Float[Tensor, "N X T"]:
         keys = keys.flatten(0, 1).transpose(1, 2)
-        return torch.baddbmm(self._zero, query, keys, beta=0, alpha=self._heads.width**-0.5)
+        return torch.baddbmm(self._zero, query, keys, beta=0, alpha=scaling)
 
     def _to_grid(self, by_row: Float[Tensor, "K*S R X"], groups: int) -> Float[Tensor, "K*G W*R X"]:
         """Fold rows of a group into the query length. No copy if rows are in order."""

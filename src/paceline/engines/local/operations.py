@@ -95,15 +95,23 @@ class Kernels:
             return self.cuda.add_norm(residual, update, scale, eps)
         return rms_norm(residual if update is None else residual.add_(update), scale, eps)
 
-    def gated(self, x: Float[Tensor, "N I"], *layers: Linear | Float8Linear) -> Float[Tensor, "N O"]:
-        """Return silu(gate(x)) * up(x), for two layers or for one with both concatenated."""
+    def normed(self, x: Float[Tensor, "N W"], scale: Float[Tensor, " W"], eps: float) -> Float[Tensor, "N W"]:
+        """Return x / rms(x) * scale in the products' precision."""
+        if self.native is not None:
+            return self.native.add_norm(x.float(), None, scale, eps, self.dtype)
+        return rms_norm(x, scale, eps)
+
+    def gated(
+        self, x: Float[Tensor, "N I"], *layers: Linear | Float8Linear, gelu: bool = False
+    ) -> Float[Tensor, "N O"]:
+        """Return silu(gate(x)) * up(x), for two layers or for one with both concatenated; `gelu`: GELU by tanh."""
         parts = tuple(self.linear(x, layer) for layer in layers)
         if self.native is not None:
-            return self.native.silu_mul(*parts)
-        if self.cuda is not None:
+            return self.native.silu_mul(*parts, gelu=gelu)
+        if self.cuda is not None and not gelu:
             return self.cuda.silu_mul(*parts)
         gate, up = parts if len(parts) == 2 else parts[0].chunk(2, dim=-1)
-        return F.silu(gate, inplace=True).mul_(up)
+        return F.gelu(gate, approximate="tanh").mul_(up) if gelu else F.silu(gate, inplace=True).mul_(up)
 
 
 def choose_kernels(

@@ -14,7 +14,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.engines.local.attention import Context, Rotation, SharedAttention, causal_attention, rotated
+from paceline.engines.local.attention import (
+    AttentionWeights,
+    Context,
+    Rotation,
+    SharedAttention,
+    causal_attention,
+    rotated,
+)
 from paceline.kernels.cpu.decoding import Heads
 from paceline.kernels.cuda.decoding import CudaDecodingKernels, RotaryTurn
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
@@ -196,14 +203,19 @@ class StaticAttention(SharedAttention):
 
     @override
     def of_prompts(
-        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
+        self,
+        qkv: Float[Tensor, "P L (H+2K)*D"],
+        layer: int,
+        weights: AttentionWeights,
+        slots: Int[Tensor, " Q"],
+        known: int,
     ) -> Float[Tensor, "P L-known H*D"]:
         # The batch may be padded beyond the longest prompt, and the slots are not.
         length, kept = qkv.shape[1], min(qkv.shape[1], self._prompt_columns)
         turned = self._heads.query + self._heads.kv
         qkv = qkv.view(*qkv.shape[:2], -1, self._heads.width)
         cosine, sine = self._rotation.cosine[:length, None], self._rotation.sine[:length, None]
-        qkv[:, :, :turned] = rotated(qkv[:, :, :turned], norm, self._rotation.norm_eps, cosine, sine)
+        qkv[:, :, :turned] = rotated(qkv[:, :, :turned], weights.norm, self._rotation.norm_eps, cosine, sine)
         for stored, new in (
             (self._prompt_keys, qkv[:, :, self._heads.query : turned]),
             (self._prompt_values, qkv[:, :, turned:]),
@@ -234,7 +246,10 @@ class StaticAttention(SharedAttention):
         self._new = turn, spans
 
     @override
-    def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
+    def of_step(
+        self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, weights: AttentionWeights
+    ) -> Float[Tensor, "S H*D"]:
+        norm = weights.norm
         assert self._new is not None
         turn, own_spans = self._new
         own_cache = (self._own_keys[layer], self._own_values[layer])

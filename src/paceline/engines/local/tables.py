@@ -15,14 +15,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.engines.local.attention import Context, Rotation, SharedAttention, causal_attention
+from paceline.engines.local.attention import (
+    AttentionLayer,
+    AttentionWeights,
+    Context,
+    SharedAttention,
+    causal_attention,
+)
 from paceline.kernels.cpu.compiling import STORAGE, address
 from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, Store
 
 FIRST_COLUMNS = 64
 _TILE = 16
 """Columns are stored in multiples of this, a multiple of every X."""
-_NO_SLOT = -1
+_NO_SLOT, _NO_WINDOW = -1, 1 << 60
 
 
 class TableAttention(SharedAttention):
@@ -31,22 +37,27 @@ class TableAttention(SharedAttention):
     def __init__(
         self,
         num_rows: int,
-        num_layers: int,
+        layers: Sequence[AttentionLayer],
         heads: Heads,
-        rotation: Rotation,
         *,
         dtype: torch.dtype,
         kernels: CpuDecodingKernels,
     ) -> None:
-        self._heads, self._rotation, self._dtype, self._kernels = heads, rotation, dtype, kernels
+        self._heads, self._plans, self._dtype, self._kernels = heads, layers, dtype, kernels
         self._lanes = kernels.vector_width
         self._value_width = -(-heads.width // self._lanes) * self._lanes
-        self._layers = [[*self._storage(num_rows, FIRST_COLUMNS), *self._storage(0, 0)] for _ in range(num_layers)]
         self._own_columns, self._prompt_columns = FIRST_COLUMNS, 0
+        self._layers = [[*self._storage(num_rows, self._columns_of(plan)), *self._storage(0, 0)] for plan in layers]
         self._slot_of = np.full(num_rows, _NO_SLOT, dtype=np.int64)
         self._own_lengths = np.zeros(num_rows, dtype=np.int64)
         self._prompt_lengths = np.zeros(0, dtype=np.int64)
         self._stale = True
+
+    def _columns_of(self, plan: AttentionLayer) -> int:
+        """Return the columns of a row's own tokens: a window's are overwritten in turn when they are full."""
+        if plan.window is None:
+            return self._own_columns
+        return min(self._own_columns, -(-plan.window // _TILE) * _TILE)
 
     def _storage(self, places: int, columns: int) -> tuple[Tensor, Tensor]:
         """Allocate keys [places, K, C / X, D, X] and values [places, K, C, D in whole vectors]."""
@@ -92,9 +103,13 @@ class TableAttention(SharedAttention):
         for row in rows:
             slot, length, width = self._slot_of[row], int(self._own_lengths[row]), self._heads.width
             before, layers = int(self._prompt_lengths[slot]), []
-            for own_keys, own_values, prompt_keys, prompt_values in self._layers:
-                keys = _by_column(prompt_keys[slot], before), _by_column(own_keys[row], length)
-                values = prompt_values[slot, :, :before, :width], own_values[row, :, :length, :width]
+            for plan, (own_keys, own_values, prompt_keys, prompt_values) in zip(self._plans, self._layers, strict=True):
+                # what later tokens see, a window's oldest first
+                seen = before + length if plan.window is None else min(before + length, plan.window - 1)
+                first, columns = before - max(0, seen - length), own_values.shape[2]
+                order = torch.arange(length - min(seen, length), length) % columns
+                keys = _by_column(prompt_keys[slot], before)[:, first:], _by_column(own_keys[row], columns)[:, order]
+                values = prompt_values[slot, :, first:before, :width], own_values[row, :, order, :width]
                 layers.append((torch.cat(keys, dim=1), torch.cat(values, dim=1)))
             contexts.append(Context(length=before + length, layers=tuple(layers)))
         return contexts
@@ -107,11 +122,12 @@ class TableAttention(SharedAttention):
         self._make_room(len(self._slot_of), grown)
         slots = self.take_slots(lengths, [[row] for row in rows])
         for slot, length, context in zip(slots.tolist(), lengths, contexts, strict=True):
-            blocks = -(-length // self._lanes)
             for (keys, values), (_, _, prompt_keys, prompt_values) in zip(context.layers, self._layers, strict=False):
-                whole = F.pad(keys, (0, 0, 0, blocks * self._lanes - length))
-                prompt_keys[slot, :, :blocks] = whole.unflatten(1, (blocks, self._lanes)).transpose(2, 3)
-                prompt_values[slot, :, :length, : self._heads.width] = values
+                first = length - keys.shape[1]
+                start, stop = first // self._lanes, -(-length // self._lanes)
+                whole = F.pad(keys, (0, 0, first - start * self._lanes, stop * self._lanes - length))
+                prompt_keys[slot, :, start:stop] = whole.unflatten(1, (-1, self._lanes)).transpose(2, 3)
+                prompt_values[slot, :, first:length, : self._heads.width] = values
 
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
@@ -129,21 +145,27 @@ class TableAttention(SharedAttention):
 
     @override
     def of_prompts(
-        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
+        self,
+        qkv: Float[Tensor, "P L (H+2K)*D"],
+        layer: int,
+        weights: AttentionWeights,
+        slots: Int[Tensor, " Q"],
+        known: int,
     ) -> Float[Tensor, "P L-known H*D"]:
         self._read_tables()
-        self._kernels.store_prompts(self._shape, self._stores[layer], qkv, norm, slots)
-        return causal_attention(qkv.unflatten(-1, (-1, self._heads.width)), self._heads, known)
+        self._kernels.store_prompts(self._shape, self._stores[layer], qkv, weights.norm, slots)
+        heads = qkv.unflatten(-1, (-1, self._heads.width))
+        return causal_attention(heads, self._heads, known, self._plans[layer], weights.sinks)
 
     @override
     def begin_step(self) -> None:
         self._read_tables()
         if self._longest < self._own_columns:
             return
-        columns = -(-self._own_columns * 3 // 2 // _TILE) * _TILE
-        for stored in self._layers:
-            stored[:2] = self._grown(stored[:2], len(self._slot_of), columns)
-        self._own_columns, self._stale = columns, True
+        self._own_columns, self._stale = -(-self._own_columns * 3 // 2 // _TILE) * _TILE, True
+        for plan, stored in zip(self._plans, self._layers, strict=True):
+            if (columns := self._columns_of(plan)) > stored[1].shape[2]:
+                stored[:2] = self._grown(stored[:2], len(self._slot_of), columns)
         self._read_tables()
 
     @override
@@ -152,9 +174,11 @@ class TableAttention(SharedAttention):
         self._longest += 1
 
     @override
-    def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
+    def of_step(
+        self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, weights: AttentionWeights
+    ) -> Float[Tensor, "S H*D"]:
         # Rows without a living completion are 0.
-        self._kernels.attend(self._shape, self._stores[layer], qkv, norm, self._mixed)
+        self._kernels.attend(self._shape, self._stores[layer], qkv, weights.norm, weights.sinks, self._mixed)
         return self._mixed
 
     def _read_tables(self) -> None:
@@ -168,7 +192,7 @@ class TableAttention(SharedAttention):
         self._rows, self._starts = blocks_of_rows(living, self._slot_of[living], rows_at_once)
         self._longest = int(self._own_lengths[living].max(initial=0))
         self._mixed = torch.zeros(len(self._slot_of), self._heads.query * self._heads.width, dtype=self._dtype)
-        self._stores = [Store(*map(address, stored)) for stored in self._layers]
+        self._stores = [self._store(plan, stored) for plan, stored in zip(self._plans, self._layers, strict=True)]
         tables = (self._rows, self._starts, self._slot_of, self._prompt_lengths, self._own_lengths)
         self._shape = Shape(
             STORAGE[self._dtype],
@@ -176,14 +200,25 @@ class TableAttention(SharedAttention):
             self._heads.kv,
             self._heads.width,
             self._value_width,
-            self._own_columns,
             self._prompt_columns,
             len(self._starts) - 1,
             *(table.ctypes.data for table in tables),
-            address(self._rotation.cosine),
-            address(self._rotation.sine),
-            self._heads.width**-0.5,
-            self._rotation.norm_eps,
+            self._plans[0].rotation.norm_eps,
+        )
+
+    def _store(self, plan: AttentionLayer, stored: Sequence[Tensor]) -> Store:
+        rotation = plan.rotation
+        return Store(
+            *map(address, stored),
+            stored[1].shape[2],
+            _NO_WINDOW if plan.window is None else plan.window,
+            address(rotation.cosine),
+            address(rotation.sine),
+            rotation.cosine.shape[1],
+            address(plan.query_scales),
+            plan.joint_norms,
+            plan.scaling or self._heads.width**-0.5,
+            plan.cap or 0.0,
         )
 
 

@@ -3,26 +3,27 @@
 W width of the model, V vocabulary, H query heads, K key/value heads, D head width; of one layer O outputs, I inputs.
 """
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from paceline.engines.local.attention import AttentionWeights, norm_eps
 from paceline.engines.local.experts import prepared_experts
 from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
-from paceline.kernels.float8 import ALIGNED, Float8Linear, quantized
+from paceline.kernels.float8 import Float8Linear
 from paceline.kernels.linear import ProductLinear
+from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.experts import mixtures
-from paceline.models.families import layer_plans, unplanned_layer
+from paceline.models.families import GELU, layer_plans, unplanned_layer
 from paceline.models.families.layer_plan import LayerParts
 from paceline.models.head import decoder_of
 
@@ -139,44 +140,6 @@ def _has_experts(layer: nn.Module, parts: LayerParts) -> bool:
     return not (_has(layer, parts.down) and parts.down.startswith(f"{parts.experts}."))
 
 
-def unaligned_reason(model: PreTrainedModel) -> str | None:
-    """Return why the layers of a model that the fused decoder reads cannot be multiplied in eight bits on CUDA."""
-    for layer, parts in planned_layers(model):
-        for path in linear_paths(layer, parts):
-            linear: Any = layer.get_submodule(path)
-            sides = linear.in_features, linear.out_features
-            if any(side % ALIGNED for side in sides):
-                return f"{path} is {sides[0]} by {sides[1]}, and both must be multiples of {ALIGNED}"
-    return None
-
-
-@contextlib.contextmanager
-def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Within the context, the model's own forward pass multiplies its layers in eight bits, by torch's operations.
-
-    The fused decoder in eight bits is compared with this, as the unrounded model may differ from both.
-    """
-
-    def product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        weight, bias = read_linear(module)
-        dtype, rows = output.dtype, inputs[0]
-        numbers, scale = quantized(rows.to(dtype).flatten(0, -2))
-        of_outputs, scales = quantized(weight.to(dtype))
-        sums = F.linear(numbers.to(dtype), of_outputs.to(dtype)).float() * scale * scales.T
-        result: Tensor = (sums if bias is None else sums + bias).to(dtype)
-        return result.view(*rows.shape[:-1], result.shape[-1])
-
-    linear = [
-        layer.get_submodule(path) for layer, parts in planned_layers(model) for path in linear_paths(layer, parts)
-    ]
-    hooks = [module.register_forward_hook(product) for module in linear]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 FeedForward = Callable[[Float[Tensor, "N W"]], Float[Tensor, "N W"]]
 """Feed-forward layers: what they add to the residual stream, by its norm."""
 STATE_MIXERS: Mapping[str, Callable[[nn.Module, Kernels], StateMixer]] = {}
@@ -190,9 +153,10 @@ class PreparedAttention:
     number: int
     """Number among the layers with attention."""
     qkv: Linear | Float8Linear
-    """Queries, keys and values, concatenated: [(H + 2K) * D, W]."""
-    qk_norm: Float[Tensor, "H+K D"] | None
-    """Scale of the norm over each query and key head, where the architecture has one."""
+    """Queries, keys and values, concatenated: [(H + 2K) * D, W]; then the output's gates [H * D, W], if any."""
+    weights: AttentionWeights
+    gated: bool
+    """Whether there are gates."""
     output: Linear | Float8Linear
 
 
@@ -207,10 +171,12 @@ class GatedLayers:
     gate_up: tuple[Linear | Float8Linear, ...]
     """Gate and up, or one layer with both concatenated."""
     down: Linear | Float8Linear
+    gelu: bool
+    """The activation is GELU by tanh; else SiLU."""
 
     def __call__(self, normed: Float[Tensor, "N W"]) -> Float[Tensor, "N W"]:
         """Return down(activation(gate(normed)) * up(normed))."""
-        return self.kernels.linear(self.kernels.gated(normed, *self.gate_up), self.down)
+        return self.kernels.linear(self.kernels.gated(normed, *self.gate_up, gelu=self.gelu), self.down)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,8 +189,12 @@ class PreparedBlock:
     mixer: Mixer | None
     feed_forwards: tuple[FeedForward, ...]
     """What is added beside the mixer, if there is one."""
-    next_norm: Float[Tensor, " W"]
-    """Scale of the norm before the next block, or before the head."""
+    post_norm: Float[Tensor, " W"] | None
+    """Scale of the norm of what is added, if there is one."""
+    multiplier: float
+    """Factor of what is added."""
+    next_norm: Float[Tensor, " W"] | None
+    """Scale of the norm before the next block, or before the head; None: there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,7 +203,9 @@ class PreparedWeights:
 
     embedding: Float[Tensor, "V W"]
     """The model's own tensor, since only rows of it are read."""
-    first_norm: Float[Tensor, " W"]
+    multiplier: float
+    """Factor of embeddings."""
+    first_norm: Float[Tensor, " W"] | None
     blocks: tuple[PreparedBlock, ...]
     head: Linear
     norm_eps: float
@@ -250,75 +222,116 @@ class PreparedWeights:
         return tuple(mixer for mixer in mixers if mixer is not None and not isinstance(mixer, PreparedAttention))
 
 
-def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeights:
+def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = PLAIN) -> PreparedWeights:
     """Prepare the model's current weights, layer by layer, so that no two copies of all of them exist at a time.
 
     They are the model's own tensors, except where they are joined, have a LoRA adapter, or need another precision or
-    oneDNN's layout. Only layers are in eight bits, not the head, which decides between tokens.
+    oneDNN's layout. Only layers are in eight bits, not the head, which decides between tokens. The scale of the head's
+    rule goes into the last norm.
     """
     decoder, numbers = decoder_of(model), itertools.count()
-    read = list[tuple[nn.Module, Mixer | None, tuple[FeedForward, ...]]]()
-    for layer, parts in planned_layers(model):
-        read.append((layer.get_submodule(parts.mixer_norm), _mixer(layer, parts, kernels, numbers), ()))
-        read.append((layer.get_submodule(parts.feed_forward_norm), None, _feed_forwards(layer, parts, kernels)))
-    family = layer_plans(model.config, type(model).__name__)[0].family
+    plans = layer_plans(model.config, type(model).__name__)
+    family = plans[0].family
     assert family is not None
-    final = decoder.get_submodule(family.final_norm)
-    scales = [
-        cast(Any, norm).weight.detach().to(kernels.residual_dtype) for norm in [*(norm for norm, _, _ in read), final]
-    ]
+
+    def scale(layer: nn.Module, path: str | None) -> Tensor | None:
+        if path is None:
+            return None
+        weight = cast(Tensor, layer.get_submodule(path).weight).detach().to(kernels.residual_dtype)
+        return weight + family.norm_offset if family.norm_offset else weight
+
+    read = list[tuple[nn.Module, str | None, str | None, float, Mixer | None, tuple[FeedForward, ...]]]()
+    for plan, (layer, parts) in zip(plans, planned_layers(model), strict=False):
+        factor = 1.0 if parts.multiplier is None else float(attrgetter(parts.multiplier)(layer))
+        mixer = _mixer(layer, parts, kernels, numbers, scale)
+        feed_forwards = _feed_forwards(layer, parts, kernels, gelu=plan.activation in GELU)
+        beside = feed_forwards if parts.parallel else ()
+        read.append((layer, parts.mixer_norm, parts.post_norms[0], factor, mixer, beside))
+        if not parts.parallel:
+            read.append((layer, parts.feed_forward_norm, parts.post_norms[1], factor, None, feed_forwards))
+    last = scale(decoder, family.final_norm)
+    assert last is not None
+    norms = [*(scale(layer, path) for layer, path, *_ in read), last if head.scale == 1 else last * head.scale]
     blocks = [
-        PreparedBlock(mixer=mixer, feed_forwards=feed_forwards, next_norm=next_norm)
-        for (_, mixer, feed_forwards), next_norm in zip(read, scales[1:], strict=True)
+        PreparedBlock(
+            mixer=mixer,
+            feed_forwards=feed_forwards,
+            post_norm=scale(layer, post_norm),
+            multiplier=factor,
+            next_norm=next_norm,
+        )
+        for (layer, _, post_norm, factor, mixer, feed_forwards), next_norm in zip(read, norms[1:], strict=True)
     ]
+    embedding = cast(Tensor, decoder.embed_tokens.weight).detach()
+    multiplier = 1.0
+    if family.embedding_multiplier is not None:  # rounded as the model rounds it
+        number = attrgetter(family.embedding_multiplier)(decoder)
+        multiplier = float(number.to(embedding.dtype) if isinstance(number, Tensor) else number)
     return PreparedWeights(
-        embedding=decoder.embed_tokens.weight.detach(),
-        first_norm=scales[0],
+        embedding=embedding,
+        multiplier=multiplier,
+        first_norm=norms[0],
         blocks=tuple(blocks),
-        head=kernels.prepared(_joined(kernels.dtype, model.get_output_embeddings())),
-        norm_eps=norm_eps(final),
+        head=kernels.prepared(_joined(kernels.dtype, [read_linear(model.get_output_embeddings())])),
+        norm_eps=norm_eps(decoder),
     )
 
 
-def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int]) -> Mixer:
+ReadScale = Callable[[nn.Module, str | None], Tensor | None]
+
+
+def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int], scale: ReadScale) -> Mixer:
     if not parts.attends:
         return STATE_MIXERS[parts.mixer_kind](layer.get_submodule(parts.mixer), kernels)
+    linear = [read_linear(layer.get_submodule(path)) for path in parts.projections]
+    if parts.output_gate:
+        width = cast(int, layer.get_submodule(parts.mixer).head_dim)
+        query, gate = (_half_of_heads(linear[0], width, half) for half in (0, 1))
+        linear = [query, *linear[1:], gate]
     return PreparedAttention(
         number=next(numbers),
-        qkv=_projection(kernels, *map(layer.get_submodule, parts.projections)),
-        qk_norm=joined_qk_norm(layer, parts, kernels.residual_dtype),
+        qkv=kernels.projection(_joined(kernels.dtype, linear)),
+        weights=AttentionWeights(
+            norm=joined_qk_norm(layer, parts, scale),
+            sinks=None if parts.sinks is None else attrgetter(parts.sinks)(layer).detach().to(kernels.residual_dtype),
+        ),
+        gated=parts.output_gate,
         output=_projection(kernels, layer.get_submodule(parts.output)),
     )
 
 
-def _feed_forwards(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> tuple[FeedForward, ...]:
-    gated = (_gated_layers(layer, parts, kernels),) if _has(layer, parts.down) else ()
+def _half_of_heads(layer: Linear, width: int, half: int) -> Linear:
+    """Return the first or the second of two layers whose heads lie beside each other."""
+    weight, bias = (
+        None if part is None else part.unflatten(0, (-1, 2, width))[:, half].flatten(0, 1) for part in layer
+    )
+    assert weight is not None
+    return weight, bias
+
+
+def _feed_forwards(layer: nn.Module, parts: LayerParts, kernels: Kernels, *, gelu: bool) -> tuple[FeedForward, ...]:
+    gated = (_gated_layers(layer, parts, kernels, gelu=gelu),) if _has(layer, parts.down) else ()
     if parts.experts is None or not _has_experts(layer, parts):
         return gated
     return (*gated, prepared_experts(layer.get_submodule(parts.experts), kernels))
 
 
-def _gated_layers(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> GatedLayers:
+def _gated_layers(layer: nn.Module, parts: LayerParts, kernels: Kernels, *, gelu: bool) -> GatedLayers:
     modules = [layer.get_submodule(path) for path in parts.gate_up]
     weight = cast(Tensor, modules[0].weight)
     copies = kernels.packs or kernels.float8 or kernels.dtype != weight.dtype or weight.numel() < JOINED_WEIGHTS
     groups = (modules,) if copies else tuple([module] for module in modules)
     gate_up = tuple(_projection(kernels, *group) for group in groups)
-    return GatedLayers(kernels=kernels, gate_up=gate_up, down=_projection(kernels, layer.get_submodule(parts.down)))
-
-
-def norm_eps(norm: Any) -> float:
-    """Return what a norm adds to the mean square."""
-    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+    down = _projection(kernels, layer.get_submodule(parts.down))
+    return GatedLayers(kernels=kernels, gate_up=gate_up, down=down, gelu=gelu)
 
 
 def _projection(kernels: Kernels, *modules: nn.Module) -> Linear | Float8Linear:
-    return kernels.projection(_joined(kernels.dtype, *modules))
+    return kernels.projection(_joined(kernels.dtype, [read_linear(module) for module in modules]))
 
 
-def _joined(dtype: torch.dtype, *modules: nn.Module) -> Linear:
+def _joined(dtype: torch.dtype, layers: Sequence[Linear]) -> Linear:
     """Concatenate layers of one input, all with or all without bias; a single layer is not copied."""
-    layers = [read_linear(module) for module in modules]
     biases = [bias for _, bias in layers if bias is not None]
     weight = _below_each_other([weight for weight, _ in layers], dtype)
     return weight, _below_each_other(biases, dtype) if biases else None
@@ -337,13 +350,17 @@ def _below_each_other(
     return whole
 
 
-def joined_qk_norm(layer: nn.Module, parts: LayerParts, dtype: torch.dtype) -> Float[Tensor, "H+K D"] | None:
+def joined_qk_norm(layer: nn.Module, parts: LayerParts, scale: ReadScale) -> Float[Tensor, "H+K D"] | None:
     """Return the scales of the norms over query and key heads, one for each head; None where there are none."""
     if parts.head_norms is None:
         return None
-    scales = list[Tensor]()
-    for paths in zip(parts.head_norms, parts.projections, strict=False):
-        norm, projection = cast(tuple[Any, Any], tuple(map(layer.get_submodule, paths)))
-        scale = norm.weight.detach().to(dtype)
-        scales.append(scale.expand(projection.out_features // len(scale), len(scale)))
+    width, scales = cast(int, layer.get_submodule(parts.mixer).head_dim), list[Tensor]()
+    for norm, projection in zip(parts.head_norms, parts.projections, strict=False):
+        outputs = cast(int, layer.get_submodule(projection).out_features)
+        if parts.output_gate and not scales:
+            outputs //= 2
+        weight = scale(layer, norm)
+        assert weight is not None
+        # one norm over each head, or one over all of them
+        scales.append(weight.view(-1, width).expand(outputs // width, width))
     return torch.cat(scales)

@@ -54,26 +54,36 @@ void add_norm(float *residual, const void *update, const float *scale, void *nor
   }
 }
 
-HOT vfloat gated(vfloat gate, vfloat up) { return gate / (1.0f + exp_v(-gate)) * up; }
+/* silu(gate) * up, or gelu(gate) * up with GELU's approximation by tanh. */
+HOT vfloat gated(vfloat gate, vfloat up, const int gelu) {
+  if (!gelu) return gate / (1.0f + exp_v(-gate)) * up;
+  return 0.5f * gate * (1.0f + tanh_v(0.79788456f * (gate + 0.044715f * gate * gate * gate))) * up;
+}
 
-HOT void silu_mul_row(const void *gate, const void *up, int64_t from, void *out, int64_t to, int64_t width, int type) {
+HOT void gated_row(const void *gate, const void *up, int64_t from, void *out, int64_t to, int64_t width,
+                   const int gelu, int type) {
   int64_t i = 0;
   for (; i + WIDTH <= width; i += WIDTH)
-    store_any(out, to + i, gated(load_any(gate, from + i, type), load_any(up, from + i, type)), type);
+    store_any(out, to + i, gated(load_any(gate, from + i, type), load_any(up, from + i, type), gelu), type);
   if (i < width) {
-    vfloat v = gated(load_rest(gate, from + i, width - i, 0, type), load_rest(up, from + i, width - i, 0, type));
+    vfloat v = gated(load_rest(gate, from + i, width - i, 0, type), load_rest(up, from + i, width - i, 0, type), gelu);
     store_rest(out, to + i, width - i, v, type);
   }
 }
 
-/* out = silu(gate) * up; rows of gate and up lie `stride` elements apart. */
-void silu_mul(const void *gate, const void *up, int64_t stride, void *out, int64_t rows, int64_t width, int64_t type) {
+/* out = silu(gate) * up, or gelu(gate) * up; rows of gate and up lie `stride` elements apart. */
+void silu_mul(const void *gate, const void *up, int64_t stride, void *out, int64_t rows, int64_t width, int64_t gelu,
+              int64_t type) {
 #pragma omp parallel for if (rows * width > WORTH_THREADS)
   for (int64_t row = 0; row < rows; row++) {
-    if (type == FLOAT32)
-      silu_mul_row(gate, up, row * stride, out, row * width, width, FLOAT32);
+    if (type == FLOAT32 && !gelu)
+      gated_row(gate, up, row * stride, out, row * width, width, 0, FLOAT32);
+    else if (type == FLOAT32)
+      gated_row(gate, up, row * stride, out, row * width, width, 1, FLOAT32);
+    else if (!gelu)
+      gated_row(gate, up, row * stride, out, row * width, width, 0, BFLOAT16);
     else
-      silu_mul_row(gate, up, row * stride, out, row * width, width, BFLOAT16);
+      gated_row(gate, up, row * stride, out, row * width, width, 1, BFLOAT16);
   }
 }
 

@@ -36,17 +36,24 @@ class Shape(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("type", "heads", "kv_heads", "width", "value_width")),
-        *((name, ctypes.c_int64) for name in ("own_columns", "prompt_columns", "num_blocks")),
+        *((name, ctypes.c_int64) for name in ("prompt_columns", "num_blocks")),
         *((name, ctypes.c_void_p) for name in ("rows", "starts", "slots", "prompt_lengths", "own_lengths")),
-        *((name, ctypes.c_void_p) for name in ("cosine", "sine")),
-        *((name, ctypes.c_double) for name in ("scale", "eps")),
+        ("eps", ctypes.c_double),
     )
 
 
 class Store(ctypes.Structure):
-    """Keys and values of one layer, of completions and prompts: the fields of `store` in sharing.c."""
+    """Keys and values of one layer, of completions and prompts, and what it computes: `store` in sharing.c."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("own_keys", "own_values", "prompt_keys", "prompt_values"))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("own_keys", "own_values", "prompt_keys", "prompt_values")),
+        *((name, ctypes.c_int64) for name in ("own_columns", "window")),
+        *((name, ctypes.c_void_p) for name in ("cosine", "sine")),
+        ("turned", ctypes.c_int64),
+        ("query_scales", ctypes.c_void_p),
+        ("joint_norms", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("scale", "cap")),
+    )
 
 
 class CpuDecodingKernels:
@@ -54,9 +61,9 @@ class CpuDecodingKernels:
 
     def __init__(self, functions: ctypes.CDLL) -> None:
         self._add_norm = declared(functions, "add_norm", "pppp ii f i")
-        self._silu_mul = declared(functions, "silu_mul", "pp i p ii i")
+        self._silu_mul = declared(functions, "silu_mul", "pp i p iii i")
         self._draw = declared(functions, "draw", "pppp ii d i")
-        self._attend = declared(functions, "attend_shared", "ppppp")
+        self._attend = declared(functions, "attend_shared", "pppppp")
         self._store_prompts = declared(functions, "store_prompts", "ppppp ii")
         width = ctypes.c_int64()
         declared(functions, "vector_width", "p")(ctypes.addressof(width))
@@ -80,12 +87,15 @@ class CpuDecodingKernels:
         self._add_norm(*places, *residual.shape, eps, STORAGE[dtype])
         return normed
 
-    def silu_mul(self, gate: Float[Tensor, "N I"], up: Float[Tensor, "N I"] | None = None) -> Float[Tensor, "N I"]:
-        """Return silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
+    def silu_mul(
+        self, gate: Float[Tensor, "N I"], up: Float[Tensor, "N I"] | None = None, *, gelu: bool = False
+    ) -> Float[Tensor, "N I"]:
+        """Return silu(gate) * up, or gelu(gate) * up by tanh; without `up`, of the two halves of `gate` [N, 2 I]."""
         width = gate.shape[1] if up is not None else gate.shape[1] // 2
         second = gate.data_ptr() + width * gate.element_size() if up is None else address(up)
         out = gate.new_empty(gate.shape[0], width)
-        self._silu_mul(address(gate), second, gate.shape[1], address(out), gate.shape[0], width, STORAGE[gate.dtype])
+        sizes = gate.shape[0], width, int(gelu), STORAGE[gate.dtype]
+        self._silu_mul(address(gate), second, gate.shape[1], address(out), *sizes)
         return out
 
     def draw(
@@ -104,14 +114,21 @@ class CpuDecodingKernels:
         return tokens, logprobs
 
     def attend(
-        self, shape: Shape, store: Store, qkv: Float[Tensor, "S (H+2K)*D"], norm: Tensor | None, out: Tensor
+        self,
+        shape: Shape,
+        store: Store,
+        qkv: Float[Tensor, "S (H+2K)*D"],
+        norm: Tensor | None,
+        sinks: Tensor | None,
+        out: Tensor,
     ) -> None:
         """Compute attention of a layer's new tokens; fill the living rows of out [S, H*D], in the precision of `qkv`.
 
         `qkv` comes before its rotation; keys and values are kept in `store`. `norm` has float32 scales [H+K, D] of the
-        norm over each query and key head, where there is one.
+        norm over each query and key head, where there is one, and `sinks` [H] the float32 score of each head's sink.
         """
-        self._attend(ctypes.addressof(shape), ctypes.addressof(store), address(qkv), address(norm), address(out))
+        places = (address(qkv), address(norm), address(sinks), address(out))
+        self._attend(ctypes.addressof(shape), ctypes.addressof(store), *places)
 
     def store_prompts(
         self, shape: Shape, store: Store, qkv: Float[Tensor, "P L (H+2K)*D"], norm: Tensor | None, slots: Tensor

@@ -16,40 +16,53 @@
 
 /* The same fields as `Shape` in decoding.py. */
 typedef struct {
-  int64_t type, heads, kv_heads, width, value_width, own_columns, prompt_columns, num_blocks;
+  int64_t type, heads, kv_heads, width, value_width, prompt_columns, num_blocks;
   const int64_t *rows;           /* rows with a living completion, those that share a prompt are neighbours */
   const int64_t *starts;         /* [num_blocks + 1]: where in `rows` each block of rows with one prompt begins */
   const int64_t *slots;          /* [rows] which prompt */
   const int64_t *prompt_lengths; /* [slots] */
-  const int64_t *own_lengths;    /* [rows] tokens stored before this one */
-  const float *cosine, *sine;    /* [positions, width]; the sign of the rotated half sits in the sine */
-  double scale, eps;
+  const int64_t *own_lengths;    /* [rows] tokens before this one since the prompt */
+  double eps;
 } shape;
 
-/* Storage of one layer: keys and values of completions [rows, K, ...] and of prompts [slots, K, ...]. */
+/* Storage of one layer: keys and values of completions [rows, K, ...] and of prompts [slots, K, ...]; and what the
+   layer computes. A row's token n lies in column n modulo `own_columns`: where there is a window, no more are kept. */
 typedef struct {
   void *own_keys, *own_values, *prompt_keys, *prompt_values;
+  int64_t own_columns, window; /* a token sees `window` tokens, itself included */
+  const float *cosine, *sine;  /* [positions, turned]; the sign of the rotated half sits in the sine */
+  int64_t turned;              /* how many of a head's first numbers are rotated */
+  const float *query_scales;   /* [positions] factors of queries, or 0 */
+  int64_t joint_norms;         /* the norm is over all query heads together, and over all key heads */
+  double scale, cap;           /* cap of the scores, or 0 */
 } store;
 
 static int64_t whole_blocks(int64_t columns) { return (columns + WIDTH - 1) / WIDTH; }
 
-/* A head's values as float32, normed where `norm` is given, rotated to their position, times `factor`. */
-HOT void rotated(const void *x, int64_t from, const shape *s, const float *norm, int64_t position, float factor,
-                 float *out, int type) {
-  const int64_t width = s->width, half = width / 2;
-  const float *cosine = s->cosine + position * width, *sine = s->sine + position * width;
+/* 1 / the root mean square of `width` values. */
+HOT float inverse_rms(const void *x, int64_t from, int64_t width, double eps, int type) {
+  vfloat squares = splat(0);
+  int64_t i = 0;
+  for (; i + WIDTH <= width; i += WIDTH) squares += load_any(x, from + i, type) * load_any(x, from + i, type);
+  vfloat v = load_rest(x, from + i, width - i, 0, type);
+  return 1.0f / sqrtf(sum(squares + v * v) / (float)width + (float)eps);
+}
+
+/* A head's values as float32, normed where `norm` is given, rotated to their position, times `factor`. `inverse` is
+   that of the root mean square of all heads, or 0 for that of this one. */
+HOT void rotated(const void *x, int64_t from, const shape *s, const store *kept, const float *norm, float inverse,
+                 int64_t position, float factor, float *out, int type) {
+  const int64_t width = s->width, turned = kept->turned, half = turned / 2;
+  const float *cosine = kept->cosine + position * turned, *sine = kept->sine + position * turned;
   float plain[width];
   for (int64_t i = 0; i < width; i++) plain[i] = load_one(x, from + i, type);
   if (norm) {
-    vfloat squares = splat(0);
-    int64_t i = 0;
-    for (; i + WIDTH <= width; i += WIDTH) squares += load_f32(plain + i) * load_f32(plain + i);
-    vfloat v = load_rest(plain, i, width - i, 0, FLOAT32);
-    float inverse = 1.0f / sqrtf(sum(squares + v * v) / (float)width + (float)s->eps);
-    for (i = 0; i < width; i++) plain[i] = plain[i] * inverse * norm[i];
+    if (inverse == 0) inverse = inverse_rms(plain, 0, width, s->eps, FLOAT32);
+    for (int64_t i = 0; i < width; i++) plain[i] = plain[i] * inverse * norm[i];
   }
   for (int64_t i = 0; i < half; i++) out[i] = (plain[i] * cosine[i] + plain[i + half] * sine[i]) * factor;
-  for (int64_t i = half; i < width; i++) out[i] = (plain[i] * cosine[i] + plain[i - half] * sine[i]) * factor;
+  for (int64_t i = half; i < turned; i++) out[i] = (plain[i] * cosine[i] + plain[i - half] * sine[i]) * factor;
+  for (int64_t i = turned; i < width; i++) out[i] = plain[i] * factor;
 }
 
 /* Key and value of one token, to their column of one head's storage. */
@@ -173,9 +186,10 @@ static void mix(const float *shares, int64_t stride, int64_t count, int64_t colu
   }
 }
 
-/* exp(scores - their maximum) in place over `length` (whole vectors); gives their sum. Hidden ones are -inf. */
-HOT float exponentials(float *scores, int64_t length) {
-  vfloat top = splat(-INFINITY), total = splat(0);
+/* exp(scores - their maximum) in place over `length` (whole vectors); gives their sum. Hidden ones are -inf. `sink` is
+   the score of one more key, whose value is 0, or -inf. */
+HOT float exponentials(float *scores, int64_t length, float sink) {
+  vfloat top = splat(sink), total = splat(0);
   for (int64_t i = 0; i < length; i += WIDTH) top = max_v(load_f32(scores + i), top);
   top = splat(largest(top));
   for (int64_t i = 0; i < length; i += WIDTH) {
@@ -183,7 +197,12 @@ HOT float exponentials(float *scores, int64_t length) {
     store_f32(scores + i, share);
     total += share;
   }
-  return sum(total);
+  return sink == -INFINITY ? sum(total) : sum(total) + expf(sink - top[0]);
+}
+
+/* cap * tanh(scores / cap) in place over `length` (whole vectors). */
+HOT void capped(float *scores, int64_t length, float cap) {
+  for (int64_t i = 0; i < length; i += WIDTH) store_f32(scores + i, cap * tanh_v(load_f32(scores + i) / cap));
 }
 
 HOT void hide(float *scores, int64_t from, int64_t to) {
@@ -196,50 +215,73 @@ HOT void read_row(const shape *s, const store *kept, const void *qkv, const floa
   const int64_t repeats = s->heads / s->kv_heads, width = s->width;
   const int64_t from = row * (s->heads + 2 * s->kv_heads) * width, own = row * s->kv_heads + kv;
   const int64_t position = s->prompt_lengths[s->slots[row]] + s->own_lengths[row];
+  float factor = (float)kept->scale, all_queries = 0, all_keys = 0;
+  if (kept->query_scales) factor *= kept->query_scales[position];
+  if (kept->joint_norms) {
+    all_queries = inverse_rms(qkv, from, s->heads * width, s->eps, type);
+    all_keys = inverse_rms(qkv, from + s->heads * width, s->kv_heads * width, s->eps, type);
+  }
   for (int64_t r = 0; r < repeats; r++) {
     int64_t head = kv * repeats + r;
-    rotated(qkv, from + head * width, s, norm ? norm + head * width : 0, position, (float)s->scale, q + r * width,
-            type);
+    rotated(qkv, from + head * width, s, kept, norm ? norm + head * width : 0, all_queries, position, factor,
+            q + r * width, type);
   }
   float key[width];
   int64_t head = s->heads + kv;
-  rotated(qkv, from + head * width, s, norm ? norm + head * width : 0, position, 1, key, type);
-  keep(key, qkv, from + (head + s->kv_heads) * width, s, kept->own_keys, own * s->own_columns * width,
-       kept->own_values, own * s->own_columns * s->value_width, s->own_lengths[row], type);
+  rotated(qkv, from + head * width, s, kept, norm ? norm + head * width : 0, all_keys, position, 1, key, type);
+  keep(key, qkv, from + (head + s->kv_heads) * width, s, kept->own_keys, own * kept->own_columns * width,
+       kept->own_values, own * kept->own_columns * s->value_width, s->own_lengths[row] % kept->own_columns, type);
+}
+
+/* The first token of a row's prompt that its new token sees. */
+HOT int64_t first_seen(const shape *s, const store *kept, int64_t row) {
+  const int64_t length = s->prompt_lengths[s->slots[row]], first = length + s->own_lengths[row] + 1 - kept->window;
+  return first < 0 ? 0 : first < length ? first : length;
 }
 
 /* The rows of one block with one key/value head. `scratch` holds queries, scores and sums of all of them. */
-HOT void attend_block(const shape *s, const store *kept, const void *qkv, const float *norm, int64_t block, int64_t kv,
-                      float *scratch, void *out, int type) {
+HOT void attend_block(const shape *s, const store *kept, const void *qkv, const float *norm, const float *sinks,
+                      int64_t block, int64_t kv, float *scratch, void *out, int type) {
   const int64_t repeats = s->heads / s->kv_heads, width = s->width, value_width = s->value_width;
   const int64_t *rows = s->rows + s->starts[block];
   const int64_t num_rows = s->starts[block + 1] - s->starts[block], count = num_rows * repeats;
   const int64_t slot = s->slots[rows[0]], length = s->prompt_lengths[slot], prompt = slot * s->kv_heads + kv;
-  const int64_t before = whole_blocks(length) * WIDTH, stride = s->prompt_columns + s->own_columns;
+  int64_t first = length;
+  for (int64_t i = 0; i < num_rows; i++)
+    if (first_seen(s, kept, rows[i]) < first) first = first_seen(s, kept, rows[i]);
+  /* whole blocks of keys are skipped, and columns count from there */
+  const int64_t skipped = first / WIDTH, blocks = whole_blocks(length) - skipped, start = skipped * WIDTH;
+  const int64_t before = blocks * WIDTH, stride = s->prompt_columns + kept->own_columns;
   float *q = scratch, *scores = q + count * width, *mixed = scores + count * stride;
   float *totals = mixed + count * value_width;
   for (int64_t i = 0; i < num_rows; i++) read_row(s, kept, qkv, norm, rows[i], kv, q + i * repeats * width, type);
-  score(q, count, width, kept->prompt_keys, prompt * s->prompt_columns * width, whole_blocks(length), scores, stride,
-        type);
+  score(q, count, width, kept->prompt_keys, (prompt * s->prompt_columns + start) * width, blocks, scores, stride, type);
   for (int64_t i = 0; i < num_rows; i++) {
-    const int64_t own = rows[i] * s->kv_heads + kv, columns = s->own_lengths[rows[i]] + 1;
+    const int64_t own = rows[i] * s->kv_heads + kv, newest = s->own_lengths[rows[i]];
+    const int64_t columns = newest + 1 < kept->own_columns ? newest + 1 : kept->own_columns;
     const int64_t after = before + whole_blocks(columns) * WIDTH;
     float *mine = scores + i * repeats * stride;
-    score(q + i * repeats * width, repeats, width, kept->own_keys, own * s->own_columns * width,
+    score(q + i * repeats * width, repeats, width, kept->own_keys, own * kept->own_columns * width,
           whole_blocks(columns), mine + before, stride, type);
     for (int64_t r = 0; r < repeats; r++) {
-      hide(mine + r * stride, length, before);
-      hide(mine + r * stride, before + columns, after);
-      totals[i * repeats + r] = exponentials(mine + r * stride, after);
+      float *line = mine + r * stride;
+      if (kept->cap > 0) capped(line, after, (float)kept->cap);
+      hide(line, 0, first_seen(s, kept, rows[i]) - start);
+      hide(line, length - start, before);
+      hide(line, before + columns, after);
+      if (newest >= kept->window)
+        for (int64_t c = 0; c < columns; c++)
+          if ((newest - c) % kept->own_columns >= kept->window) line[before + c] = -INFINITY;
+      totals[i * repeats + r] = exponentials(line, after, sinks ? sinks[kv * repeats + r] : -INFINITY);
     }
   }
   memset(mixed, 0, sizeof(float) * (size_t)(count * value_width));
-  mix(scores, stride, count, length, kept->prompt_values, prompt * s->prompt_columns * value_width, value_width, mixed,
-      type);
+  mix(scores + first - start, stride, count, length - first, kept->prompt_values,
+      (prompt * s->prompt_columns + first) * value_width, value_width, mixed, type);
   for (int64_t i = 0; i < num_rows; i++) {
-    const int64_t own = rows[i] * s->kv_heads + kv;
-    mix(scores + i * repeats * stride + before, stride, repeats, s->own_lengths[rows[i]] + 1, kept->own_values,
-        own * s->own_columns * value_width, value_width, mixed + i * repeats * value_width, type);
+    const int64_t own = rows[i] * s->kv_heads + kv, tokens = s->own_lengths[rows[i]] + 1;
+    mix(scores + i * repeats * stride + before, stride, repeats, tokens < kept->own_columns ? tokens : kept->own_columns,
+        kept->own_values, own * kept->own_columns * value_width, value_width, mixed + i * repeats * value_width, type);
     for (int64_t at = i * repeats; at < (i + 1) * repeats; at++) {
       int64_t to = (rows[i] * s->heads + kv * repeats + at - i * repeats) * width;
       for (int64_t d = 0; d < width; d++) store_one(out, to + d, mixed[at * value_width + d] / totals[at], type);
@@ -250,11 +292,13 @@ HOT void attend_block(const shape *s, const store *kept, const void *qkv, const 
 /* One layer of one step: rows' queries, keys and values [rows, heads + 2 kv_heads, width] are normed and rotated, keys
    and values stored behind the rows' own, and out [rows, heads, width] is what each query attends to. Rows without a
    living completion are left as they are. */
-void attend_shared(const shape *s, const store *kept, const void *qkv, const float *norm, void *out) {
+void attend_shared(const shape *s, const store *kept, const void *qkv, const float *norm, const float *sinks,
+                   void *out) {
   int64_t most = 1, work = s->num_blocks * s->kv_heads;
   for (int64_t block = 0; block < s->num_blocks; block++)
     if (s->starts[block + 1] - s->starts[block] > most) most = s->starts[block + 1] - s->starts[block];
-  int64_t room = most * (s->heads / s->kv_heads) * (s->width + s->prompt_columns + s->own_columns + s->value_width + 1);
+  int64_t columns = s->prompt_columns + kept->own_columns;
+  int64_t room = most * (s->heads / s->kv_heads) * (s->width + columns + s->value_width + 1);
 #pragma omp parallel if (work > 1 && s->heads * s->width * s->starts[s->num_blocks] > 1 << 12)
   {
     float *scratch = malloc(sizeof(float) * (size_t)room);
@@ -262,9 +306,9 @@ void attend_shared(const shape *s, const store *kept, const void *qkv, const flo
     for (int64_t item = 0; item < work; item++) {
       int64_t block = item / s->kv_heads, kv = item % s->kv_heads;
       if (s->type == FLOAT32)
-        attend_block(s, kept, qkv, norm, block, kv, scratch, out, FLOAT32);
+        attend_block(s, kept, qkv, norm, sinks, block, kv, scratch, out, FLOAT32);
       else
-        attend_block(s, kept, qkv, norm, block, kv, scratch, out, BFLOAT16);
+        attend_block(s, kept, qkv, norm, sinks, block, kv, scratch, out, BFLOAT16);
     }
     free(scratch);
   }
@@ -279,10 +323,16 @@ void store_prompts(const shape *s, const store *kept, void *qkv, const float *no
 #pragma omp parallel for
   for (int64_t token = 0; token < prompts * length; token++) {
     const int64_t slot = slots[token / length], column = token % length;
-    float values[width];
+    float values[width], all_queries = 0, all_keys = 0;
+    if (kept->joint_norms) {
+      all_queries = inverse_rms(qkv, token * all * width, s->heads * width, s->eps, type);
+      all_keys = inverse_rms(qkv, (token * all + s->heads) * width, s->kv_heads * width, s->eps, type);
+    }
     for (int64_t head = 0; head < turned; head++) {
       int64_t from = (token * all + head) * width;
-      rotated(qkv, from, s, norm ? norm + head * width : 0, column, 1, values, type);
+      const float factor = kept->query_scales && head < s->heads ? kept->query_scales[column] : 1;
+      rotated(qkv, from, s, kept, norm ? norm + head * width : 0, head < s->heads ? all_queries : all_keys, column,
+              factor, values, type);
       for (int64_t d = 0; d < width; d++) store_one(qkv, from + d, values[d], type);
       if (head < s->heads) continue;
       int64_t place = (slot * s->kv_heads + head - s->heads) * s->prompt_columns;

@@ -3,8 +3,9 @@
 A new family is a new file, which lists its `FAMILIES`. A layer without a plan takes the model's own forward pass.
 
 layer_plan.py  the plan of a layer: kind, sizes, and where projections, norms and caches are
-llama.py       Llama, Mistral, Qwen2, Qwen3
-mixtures.py    Mixtral, Qwen2-MoE, Qwen3-MoE
+llama.py       Llama and families that differ from it in a few parts: Mistral, Qwen, SmolLM, Granite, Phi, OLMo, gpt-oss
+mixtures.py    Mixtral, Qwen2-MoE, OLMoE, GLM-4.5
+gemma.py       Gemma 1 to 3
 hybrids.py     families with attention in some layers and mixers that keep a state in the others
 """
 
@@ -22,7 +23,8 @@ FAMILIES: tuple[Family, ...] = tuple(
     for family in getattr(importlib.import_module(f"{__name__}.{file.name}"), "FAMILIES", ())
 )
 _WINDOWS = ("sliding_window", "keep_window_size")
-ACTIVATIONS = ("silu", "swish")
+GELU = ("gelu_pytorch_tanh",)
+ACTIVATIONS = ("silu", "swish", *GELU)
 """Activations of gated feed-forward layers that the kernels compute."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 

@@ -130,6 +130,12 @@ class LayerPlan:
         return None if self.family is None else self.family.parts.get(self.kind)
 
     @property
+    def attends_plainly(self) -> bool:
+        """True if the layer has Llama's attention, with norms over each head at most."""
+        return self.window is None and self.parts is not None and replace(self.parts, experts=None).is_plain
+
+    @property
     def trains_fused(self) -> bool:
         """True if the training kernels compute the layer."""
-        return self.family is not None and self.parts is not None and self.parts.is_plain
+        family, parts = self.family, self.parts
+        return family is not None and parts is not None and parts.is_plain and not (family.norm_offset or self.window)
