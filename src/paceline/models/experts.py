@@ -56,7 +56,8 @@ def experts(
     if getattr(module, "has_post_expert_norm", False):
         x = module.post_expert_norm(x)
     outputs = x.new_zeros(len(choices), x.shape[1]).index_copy(0, groups.order, x).unflatten(0, top_k_index.shape)
-    return (outputs * top_k_weights[..., None]).sum(1).to(hidden_states.dtype)
+    total: Tensor = (outputs * top_k_weights[..., None]).sum(1)
+    return total.to(hidden_states.dtype)
 
 
 def _product(module: Any, name: str, x: Float[Tensor, "R I"], groups: Groups) -> Float[Tensor, "R O"]:

@@ -110,8 +110,9 @@ def _adapter(flags: Flags, translation: Translation) -> None:
         lora_rank=int(number(flags, "lora_rank", int) or RANK),
         lora_alpha=number(flags, "lora_alpha") or ALPHA,
         lora_targets=flags.get("target_modules", ("all-linear",)),
-        lora_parameters=flags.get("target_parameters", ()),
     )
+    if "target_parameters" in flags:
+        translation.decide(lora_parameters=flags["target_parameters"])
     text = "nothing is dropped in an adapter (0.05 there): the policy that trains is the one that sampled"
     translation.note("changed", "--lora_dropout", text)
 
