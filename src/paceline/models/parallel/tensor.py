@@ -30,7 +30,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError
 from paceline.kernels.linear import ProductLinear
-from paceline.models.experts import NAME, experts_by
+from paceline.models.attention import NAME
+from paceline.models.experts import experts_by
 from paceline.models.families import layer_plans
 from paceline.models.parallel.mesh import Mesh
 from paceline.models.parallel.tensor_layers import (
