@@ -124,7 +124,7 @@ def with_adapter(loaded: Loaded, dtype: torch.dtype, seed: int) -> Loaded:
 def of_table(name: str, dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
     """A family of the models' table, with the layers that it has there."""
     model = make_model(family(name)).to(dtype)
-    model.config._experts_implementation = "eager"  # torch's grouped product refuses float64
+    model.config._experts_implementation = "eager"  # transformers' other products refuse float64
     generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for parameter in model.parameters():
         parameter.data += 0.02 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
@@ -142,7 +142,7 @@ OF_TABLE = ("gemma3_text", "gpt_oss", "qwen3_5_text", "lfm2", "granitemoehybrid"
 """Families with windows, sinks, experts, convolutions or recurrent states."""
 ALL = {
     **FAMILIES,
-    **{name: partial(of_table, name) for name in OF_TABLE},
+    **{name: partial(of_table, name) for name in (*OF_TABLE, "qwen3_moe")},
     **{
         f"{name}, LoRA": lambda dtype, seed, layers, name=name: with_adapter(of_table(name, dtype, seed), dtype, seed)
         for name in OF_TABLE

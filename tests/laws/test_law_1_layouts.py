@@ -35,6 +35,7 @@ CASES = [
     ),
 ]
 CASES += [("ZeRO-3 over 2", name, "everything", "many micro-batches") for name in ALL]
+CASES += [("tensor 2", "qwen3_moe", "everything", "many micro-batches")]  # each rank has some experts whole
 CASES = list(dict.fromkeys(CASES))
 by_case = pytest.mark.parametrize("case", CASES, ids=[file_name(*case) for case in CASES])
 

@@ -134,6 +134,8 @@ def _check(config: Config) -> None:
     require(right, "ref_sync", loss.ref_sync, "be none with --lora-rank", why)
     right = not config.lora.lora_settings or config.lora.lora_rank > 0 or OTHER_ADAPTER in config.lora.settings
     require(right, "lora_settings", config.lora.lora_settings, "be left out without --lora-rank")
+    right = not config.lora.lora_parameters or config.lora.lora_rank > 0
+    require(right, "lora_parameters", config.lora.lora_parameters, "be left out without --lora-rank")
     parts, rollouts = config.optim.num_minibatches, config.loop.prompts_per_step * generations
     fitting = divisors(rollouts)
     nearest = [*[n for n in fitting if n < parts][-1:], *[n for n in fitting if n > parts][:1]]

@@ -57,7 +57,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("eval_dataset", "eval_split", "eval_share", "eval_size", "eval_temperature", "eval_generations"),
         "eval_reward_func",
     ),
-    "never": ("lora_rank", "lora_targets", "lora_settings", "optimizer", "ref_sync"),
+    "never": ("lora_rank", "lora_targets", "lora_parameters", "lora_settings", "optimizer", "ref_sync"),
 }
 """Options of each rule, with the reasons; each option is in exactly one of them."""
 NEVER_BECAUSE = "a checkpoint holds the weights and moments of what it was saved of"

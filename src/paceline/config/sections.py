@@ -73,6 +73,9 @@ class LoraConfig:
     """The adapter is scaled by this over the rank; None: twice the rank."""
     lora_targets: Annotated[tuple[str, ...], Bound(len, "name at least one module")] = ("all-linear",)
     """Modules that get an adapter, by the end of their name; `all-linear`: every linear layer but the output's."""
+    lora_parameters: tuple[str, ...] = ()
+    """Matrices of experts that get an adapter, by the end of their name, such as `experts.down_proj`; `all-experts`:
+    those of all experts. `lora_targets` leaves them frozen, as they are no linear layers."""
     lora_settings: tuple[str, ...] = ()
     """Further settings of peft's LoraConfig, NAME=VALUE each, such as `use_rslora=true`; a value is JSON, or text where
     it is none. `peft_type=KIND` stands for an adapter of another kind, which a Python program passed in."""
@@ -83,8 +86,8 @@ class LoraConfig:
         check_bounds(self)
         pairs = [entry.partition("=") for entry in self.lora_settings]
         names = [name for name, equals, _ in pairs if equals and name.isidentifier()]
-        right = len({*names} - {"r", "lora_alpha"}) == len(pairs)
-        rule = "be NAME=VALUE, each name once, without r and lora_alpha, which have options"
+        right = len({*names} - {"r", "lora_alpha", "target_parameters"}) == len(pairs)
+        rule = "be NAME=VALUE, each name once, without r, lora_alpha and target_parameters, which have options"
         require(right, "lora_settings", self.lora_settings, rule)
 
     @property

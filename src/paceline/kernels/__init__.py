@@ -3,6 +3,7 @@
 cpu/                C for a CPU
 cuda/               Triton for a CUDA device
 linear.py           matrix products, in the form that is fastest for their shape
+grouped.py          products of rows with the matrix of their group, as of experts
 float8.py           matrix products in eight bits
 flash_attention.py  attention without the matrix of scores
 states.py           order of packed tokens along their sequences, and convolutions by it

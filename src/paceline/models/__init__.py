@@ -18,6 +18,7 @@ attention_checks.py  what a pass over a few tokens cannot show of attention: win
 dense_attention.py  attention by the formulas, with sinks and a cap of the scores
 routing.py          routers of experts: their precision, what they choose, and what they are given to choose
 states.py           recurrent and convolutional layers over packed micro-batches, with prompts' states forked
+experts.py          experts of a mixture by grouped products, and adapters beside them
 families/           what the layers of each family compute and where their modules are
 fused_layers.py     decoder layers that run packed micro-batches through kernels
 tied_embedding.py   lookup in an embedding that is tied to the output embedding

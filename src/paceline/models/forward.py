@@ -19,6 +19,7 @@ from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import in_main_memory, layers_of, weight_addresses
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.attention_checks import calls_problem, kinds_problem
+from paceline.models.experts import experts_by, serve_experts
 from paceline.models.families import layer_plans
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.head import decoder_of, measured_head
@@ -40,6 +41,8 @@ class PolicyForward:
     kind: Layout
     reason: str
     """Why the model cannot be packed; empty if it is."""
+    experts: str = ""
+    """Why transformers' own functions compute experts; empty if `models.experts` does, or if there are none."""
     head: HeadRule = PLAIN
     """How logits are made of the hidden states."""
     offload: bool = False
@@ -100,7 +103,7 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     with torch.no_grad():
         precisions = dict.fromkeys((model.dtype, compute_dtype or model.dtype))
         wanted = _wanted(model, probe, tuple(precisions))
-        choice = partial(PolicyForward, head=measured_head(model))
+        choice = partial(PolicyForward, experts=_experts_problem(model, probe, wanted), head=measured_head(model))
         if not type(model)._can_set_attn_implementation():
             return choice(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
         reason = kinds_problem(layer_plans(config)) or open_doors(model)
@@ -125,6 +128,29 @@ def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
     connect_routers(model)
     if is_fused(twin):
         fuse_layers(model)
+    if experts_by(twin) == NAME:
+        serve_experts(model)
+
+
+def _experts_problem(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str:
+    """Have experts computed by `models.experts` if that gives the wanted states of padded rows; return why it is not.
+
+    Of half precision, whose rounding sends some tokens to other experts, tokens in the middle are compared.
+    """
+    before = experts_by(model)
+    if before in (None, NAME):
+        return ""
+    reason = serve_experts(model)
+    for dtype, expected in wanted.items():
+        if reason is None:
+            with computing_in(model, dtype):
+                states = _padded_hidden(model, probe)
+            difference = _relative_difference(states, expected, typical=dtype.itemsize == 2)
+            if not difference <= PROBE_TOLERANCE[dtype]:
+                reason = f"hidden states differ by {difference:.0e} from those of transformers' in {dtype}"
+    if reason is not None:
+        serve_experts(model, before)
+    return reason or ""
 
 
 def _versions(model: PreTrainedModel) -> list[int]:

@@ -7,6 +7,7 @@ Source: LoRA, arXiv:2106.09685, section 4.1.
 import copy
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.config.sections import OTHER_ADAPTER, LoraConfig
 from paceline.errors import ModelError, first_line
+from paceline.models.experts import expert_parameters
 from paceline.models.loaded import ADAPTER_NAME, Loaded, fill_adapter, import_peft, read_adapter_config
 from paceline.models.weight_headers import ALL_LINEAR, check_targets
 
@@ -31,12 +33,14 @@ OF_FILES = (
     "inference_mode",
 )
 """Settings of peft's that say what an adapter belongs to, and not what it computes."""
+ALL_EXPERTS = "all-experts"
+"""Name for every matrix of every expert."""
 NEUTRAL_STARTS = (True, False, "gaussian", "orthogonal")
 """Values of peft's `init_lora_weights` that leave the base model's weights alone."""
 
 
-def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
-    """Describe to peft the adapter that the options ask for.
+def make_lora_config(section: LoraConfig, parameters: Sequence[str] = ()) -> "PeftLoraConfig":
+    """Describe to peft the adapter that the options ask for; `parameters` are the experts' that get one too.
 
     Raises:
         ModelError: peft is not installed, or does not know one of the settings.
@@ -46,6 +50,7 @@ def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
         "r": section.lora_rank,
         "lora_alpha": 2 * section.lora_rank if section.lora_alpha is None else section.lora_alpha,
         "target_modules": ALL_LINEAR if targets == (ALL_LINEAR,) else list(targets),
+        "target_parameters": list(parameters) or None,
         # dropout would make the trained distribution another one than the sampled one, and is off whatever is given
         "lora_dropout": 0.0,
         "bias": "none",
@@ -81,6 +86,7 @@ def lora_options(peft_config: "PeftConfig") -> dict[str, object]:
         targets = settings.pop("target_modules", None)
         lora = cast(Any, peft_config)
         options = {"lora_rank": lora.r, "lora_alpha": float(lora.lora_alpha)}
+        options["lora_parameters"] = tuple(settings.pop("target_parameters", None) or ())
         settings = {name: value for name, value in settings.items() if name not in ("r", "lora_alpha")}
         if targets == ALL_LINEAR or (isinstance(targets, list | tuple) and targets):
             options["lora_targets"] = (targets,) if isinstance(targets, str) else tuple(targets)
@@ -114,7 +120,24 @@ def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int
             name for name, module in loaded.model.named_modules() if isinstance(module, kinds) and module is not head
         ]
         check_targets(map(str, targets), layers)
-    return _attach(loaded, make_lora_config(adapter) if isinstance(adapter, LoraConfig) else adapter, seed=seed)
+    if isinstance(adapter, LoraConfig):
+        adapter = make_lora_config(adapter, _asked_parameters(loaded.model, adapter.lora_parameters))
+    return _attach(loaded, adapter, seed=seed)
+
+
+def _asked_parameters(model: PreTrainedModel, asked: Sequence[str]) -> Sequence[str]:
+    """Return the names of experts' matrices, `ALL_EXPERTS` resolved; ModelError if the model has no such matrix."""
+    if not asked:
+        return asked
+    experts = expert_parameters(model)
+    names = [name for name, parameter in model.named_parameters() if parameter.dim() == 3]
+    if not experts:
+        rule = "be left out of a model without experts that transformers keeps as matrices in three dimensions"
+        raise ModelError(f"--lora-parameters must {rule}, got {' '.join(asked)}")
+    if tuple(asked) == (ALL_EXPERTS,):
+        return experts
+    check_targets(asked, names, option="--lora-parameters")
+    return asked
 
 
 def load_adapter(loaded: Loaded, directory: Path) -> Loaded:

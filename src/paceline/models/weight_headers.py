@@ -170,7 +170,7 @@ def other_shape_error(label: str, name: str) -> ModelError:
     )
 
 
-def check_targets(targets: Iterable[str], layers: Collection[str]) -> None:
+def check_targets(targets: Iterable[str], layers: Collection[str], option: str = "--lora-targets") -> None:
     """Refuse with a ModelError a target that ends no layer's name: peft only asks for one match among all targets."""
     for target in targets:
         if any(name == target or name.endswith(f".{target}") for name in layers):
@@ -178,7 +178,8 @@ def check_targets(targets: Iterable[str], layers: Collection[str]) -> None:
         offered = sorted({name.rsplit(".", 1)[-1] for name in layers if not name.rsplit(".", 1)[-1].isdigit()})
         near = get_close_matches(target, offered, n=1)
         hint = f"did you mean {near[0]}? There are" if near else "there are"
-        raise ModelError(f"--lora-targets must name layers of the model, got {target!r}; {hint} {', '.join(offered)}")
+        kind = "layers" if option == "--lora-targets" else "matrices"
+        raise ModelError(f"{option} must name {kind} of the model, got {target!r}; {hint} {', '.join(offered)}")
 
 
 def shard_names(index: Path) -> list[str]:

@@ -8,6 +8,7 @@ from paceline.config.sections import Config
 from paceline.data.duplicates import also_trained_on, repeated_prompts
 from paceline.engines import TrainedEngine
 from paceline.kernels.cpu.compiling import library
+from paceline.models.experts import frozen_experts
 from paceline.models.gguf import gguf_file
 from paceline.models.loaded import Loaded
 from paceline.models.loading import bits_hang_on
@@ -193,6 +194,11 @@ def trainer_sentences(trainer: Trainer) -> list[str]:
         lines += trainer.recomputing.describe()
     if trainer.learner.runner.forward.kind == "padded":
         lines.append(f"learner: padded rows, slower ({trainer.learner.runner.forward.reason})")
+    if trainer.learner.runner.forward.experts:
+        lines.append(f"experts: by transformers' own products ({trainer.learner.runner.forward.experts})")
+    frozen = frozen_experts(trainer.policy.model)
+    if trainer.policy.adapter is not None and frozen:
+        lines.append(f"adapter: {frozen:,} weights of experts stay frozen; --lora-parameters all-experts adapts them")
     return lines
 
 

@@ -211,6 +211,8 @@ def test_one_option_in_two_spellings_is_refused():
         ({"oversampling": 2.0}, r"--oversampling must be 1 without --filter-range, got 2\.0"),
         ({"oversampling": 0.5, "filter_range": [0, 1]}, r"--oversampling must be at least 1, got 0\.5"),
         ({"ref_sync": [5, 0.6]}, r"--ref-sync must be none while --beta is 0, got \(5\.0, 0\.6\)"),
+        ({"lora_parameters": ["all-experts"]}, "--lora-parameters must be left out without --lora-rank"),
+        ({"lora_rank": 2, "lora_settings": ["target_parameters=[]"]}, "without r, lora_alpha and target_parameters"),
         ({"ref_sync": [5, 1], "beta": 0.1, "lora_rank": 4}, r"--ref-sync must be none with --lora-rank, got \(5"),
         (
             {"num_minibatches": 7, "prompts_per_step": 4, "num_generations": 8},

@@ -18,6 +18,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     PhiConfig,
     PhiForCausalLM,
     PreTrainedModel,
@@ -132,6 +134,17 @@ def qwen3_computed_again() -> Loaded:
     return loaded
 
 
+def qwen3_with_experts(**settings: object) -> Loaded:
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+    loaded = model_of(Qwen3MoeConfig, Qwen3MoeForCausalLM, **(sizes | settings))
+    loaded.model.set_experts_implementation("eager")
+    return loaded
+
+
+def olmo_with_experts() -> Loaded:
+    return model_of(OlmoeConfig, OlmoeForCausalLM, num_experts=4, num_experts_per_tok=2, experts_implementation="eager")
+
+
 MODELS: dict[str, Callable[[], Loaded]] = {
     "gemma": gemma,
     "gemma2": gemma2,
@@ -142,6 +155,9 @@ MODELS: dict[str, Callable[[], Loaded]] = {
     "qwen3, odd vocabulary": qwen3_with_an_odd_vocabulary,
     "qwen3, adapters everywhere": qwen3_with_adapters_everywhere,
     "qwen3, computed again": qwen3_computed_again,
+    "qwen3, experts": qwen3_with_experts,
+    "qwen3, experts in one layer of two": lambda: qwen3_with_experts(mlp_only_layers=[0]),
+    "olmo, experts beside whole attention": olmo_with_experts,
     "llama, one key/value head": llama_with_one_key_value_head,
     "qwen3, one key/value head, adapters everywhere": qwen3_with_adapters_beside_one_key_value_head,
 }
@@ -156,9 +172,7 @@ def refused() -> dict[str, Loaded]:
 
     dora = model_of(LlamaConfig, LlamaForCausalLM)
     dora = add_adapter(dora, peft.LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
-    mixture = model_of(
-        Qwen3MoeConfig, Qwen3MoeForCausalLM, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16
-    )
+    adapted = add_adapter(qwen3_with_experts(), LoraConfig(lora_rank=2, lora_parameters=("all-experts",)))
     wide, uncounted = llama_with_one_key_value_head(), llama_with_one_key_value_head()
     wide.model.base_model.layers[1].self_attn.k_proj = torch.nn.Linear(32, 16)
     del uncounted.model.base_model.layers[1].self_attn.num_key_value_groups
@@ -166,7 +180,8 @@ def refused() -> dict[str, Loaded]:
         "a norm beside the plan": bitten,
         "no linear layer": doubled,
         "DoRA": dora,
-        "experts": mixture,
+        "an adapter beside experts": adapted,
+        "experts by other products": qwen3_with_experts(),
         "two keys for one key/value head": wide,
         "no number of groups": uncounted,
     }

@@ -4,11 +4,20 @@ import json
 
 import pytest
 import torch
-from transformers import Gemma3nTextConfig, GPT2Config, LlamaConfig, Phi3Config, Qwen2Config, Qwen3MoeConfig
+from transformers import (
+    Gemma3nTextConfig,
+    Gemma4TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    OlmoeConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3MoeConfig,
+)
 
 from paceline.errors import ModelError
 from paceline.kernels.logprobs import row_sums
-from paceline.models.parallel.tensor import SharedHeads, check_tensor_size, tensor_sizes
+from paceline.models.parallel.tensor import SharedHeads, check_tensor_size, tensor_plan, tensor_sizes
 from paceline.models.parallel.tensor_layers import HeadLinear, add_row_sums
 from tests.support.forked import fork_ranks
 from tests.unit.models.tensor_ranks import LAYERS, MODELS, work
@@ -110,7 +119,8 @@ def test_what_cannot_be_split_is_refused_and_left_as_it_is(found):
         assert "leaves out q_layernorm.weight" in said["a norm beside the plan"]
         assert "layers.1.mlp.up_proj is a Sequential" in said["no linear layer"]
         assert "use plain LoRA" in said["DoRA"]
-        assert "qwen3_moe model cannot be split" in said["experts"]
+        assert "layers.0.mlp.experts has an adapter beside its experts" in said["an adapter beside experts"]
+        assert "layers.0.mlp.experts computes its experts by itself" in said["experts by other products"]
         wide = "layers.1.self_attn.k_proj has 16 outputs, and the model's key/value heads, which 2 ranks would share, "
         assert f"{wide}have 1 x 8; use a tensor size that divides 1" in said["two keys for one key/value head"]
         assert "which layers of layers.1.self_attn lead to 1 key/value heads" in said["no number of groups"]
@@ -170,11 +180,28 @@ def test_a_wrong_size_names_what_it_must_divide_and_the_nearest_that_does(size, 
         check_tensor_size(llama, size)
 
 
-@pytest.mark.parametrize(("config", "cut"), [(Phi3Config(), "colwise_gather_output"), (Qwen3MoeConfig(), "packed")])
-def test_a_plan_with_an_unknown_cut_is_refused_by_its_name(config, cut):
-    with pytest.raises(ModelError, match=f"its plan cuts .* by '{cut}"):
-        check_tensor_size(config, 2)
-    check_tensor_size(config, 1)
+def test_a_plan_with_unknown_cuts_alone_is_refused_by_their_name():
+    with pytest.raises(ModelError, match=r"its plan cuts .* by 'colwise_gather_output'"):
+        check_tensor_size(Phi3Config(), 2)
+    check_tensor_size(Phi3Config(), 1)
+
+
+def test_a_block_with_an_unknown_cut_stays_whole_where_others_are_cut():
+    assert tensor_plan(OlmoeConfig()) == {"layers.*.mlp.experts": "moe_tp_experts"}
+
+
+def test_ranks_divide_experts_and_no_expert():
+    config = Qwen3MoeConfig(num_experts=6, num_attention_heads=8, num_key_value_heads=8, intermediate_size=64)
+    assert tensor_sizes(config) == [1, 2]
+    with pytest.raises(ModelError, match="8 attention heads, 64 elements of its feed-forward width, 6 experts"):
+        check_tensor_size(config, 4)
+
+
+def test_layers_whose_heads_differ_in_width_are_refused():
+    gemma = Gemma4TextConfig(num_hidden_layers=6)
+    assert tensor_sizes(gemma) == [1]
+    with pytest.raises(ModelError, match="because its layers differ in the number or the width of their heads"):
+        check_tensor_size(gemma, 2)
 
 
 def test_a_family_without_a_plan_is_refused():

@@ -178,6 +178,12 @@ def test_memory_of_an_adapter_by_hand():
     adapter = 2 * 2 * 464 * 4  # rank, layers, widths, bytes
     assert (memory.weights, memory.gradients, memory.optimizer) == (4_000 + adapter, adapter, 2 * adapter)
     assert memory.reference == 0
+    experts = {"num_experts": 3, "moe_intermediate_size": 5}
+    shape = model_shape({**SHAPE, "intermediate_size": 48, **experts}, parameters=1_000)
+    # for each expert: gate and up 32 to 10, down 5 to 32
+    assert shape.expert_widths == 3 * (32 + 10 + 5 + 32)
+    adapted = memory_plan(build_config({**REQUIRED, "lora_rank": 2, "lora_parameters": ["all-experts"]}), shape)
+    assert adapted.gradients == 2 * 2 * (464 + 237) * 4
 
 
 def test_an_optimiser_in_main_memory_takes_nothing_of_the_device():

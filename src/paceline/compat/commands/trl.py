@@ -143,6 +143,7 @@ SCRIPT_FLAGS: Mapping[str, Meaning] = {
             "lora_rank": "use_peft lora_r",
             "lora_alpha": "lora_alpha",
             "lora_targets": "lora_target_modules",
+            "lora_parameters": "lora_target_parameters",
         },
     ),
     **flags(
@@ -162,7 +163,6 @@ SCRIPT_FLAGS: Mapping[str, Meaning] = {
             "no held-out set is cut from the training rows; "
             "give a file of its own as --eval-dataset": "test_split_size",
             "a Hub name is read at its main branch; download the revision and give its directory": "model_revision",
-            "adapters are of linear layers": "lora_target_parameters",
             "an adapter holds its own matrices alone": "lora_modules_to_save",
             "the adapter's scale is lora_alpha over its rank; "
             "give --lora_alpha times the root of the rank": "use_rslora",
@@ -334,13 +334,17 @@ def _task(flags: Flags, translation: Translation) -> None:
 
 
 def _adapter(flags: Flags, translation: Translation) -> None:
-    names = [name for name in ("lora_r", "lora_alpha", "lora_target_modules") if name in flags]
+    names = [
+        name for name in ("lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters") if name in flags
+    ]
     if not is_on(flags, "use_peft"):
         for name in names:
             translation.note("idle", f"--{name}", "no adapter is trained without --use_peft")
         return
     translation.decide(lora_rank=int(number(flags, "lora_r", int) or PEFT_RANK))
     translation.decide(lora_alpha=number(flags, "lora_alpha") or PEFT_ALPHA)
+    if "lora_target_parameters" in flags:
+        translation.decide(lora_parameters=flags["lora_target_parameters"])
     if "lora_target_modules" in flags:
         translation.decide(lora_targets=flags["lora_target_modules"])
         return

@@ -31,6 +31,7 @@ FIELD_OF: Mapping[str, str] = {
     "lora_rank": "peft_config.r",
     "lora_alpha": "peft_config.lora_alpha",
     "lora_targets": "peft_config.target_modules",
+    "lora_parameters": "peft_config.target_parameters",
     "lora_settings": "peft_config",
     "lr_scheduler": "lr_scheduler_type",
     "rollout_func": "rollout_func",

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.engines.local.attention import AttentionWeights, norm_eps
+from paceline.engines.local.experts import prepared_experts
 from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
 from paceline.engines.local.states import StateLayer, state_layer, state_problem
 from paceline.kernels.float8 import Float8Linear
 from paceline.kernels.linear import ProductLinear
 from paceline.kernels.logprobs import PLAIN, HeadRule
+from paceline.models.experts import mixtures
 from paceline.models.families import GELU, layer_plans, unplanned_layer
 from paceline.models.families.layer_plan import LayerParts
 from paceline.models.head import decoder_of
@@ -106,8 +108,10 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
             if problem is not None:
                 return f"{path} {problem}"
     paths = tuple({path for layer, parts in layers for path in linear_paths(layer, parts)})
+    blocks = [layer.get_submodule(parts.experts) for layer, parts in layers if _has_experts(layer, parts)]
+    by_themselves = {id(module) for block in blocks for module in block.modules()}
     for name, module in model.named_modules():  # anywhere but in the linear layers, which have been looked at
-        if is_adapted(module) and not name.endswith(paths):
+        if is_adapted(module) and not name.endswith(paths) and id(module) not in by_themselves:
             return f"{name} has an adapter that it cannot read ({type(module).__name__})"
     return None
 
@@ -116,8 +120,8 @@ def _part_problem(layer: nn.Module, parts: LayerParts) -> str | None:
     """Return why a part of a layer that its plan names cannot be made; None: all can."""
     if not parts.attends and (reason := state_problem(parts.mixer_kind, layer.get_submodule(parts.mixer))) is not None:
         return reason
-    if _has_experts(layer, parts):
-        return "its experts are not computed by the engine"
+    if _has_experts(layer, parts) and not mixtures(layer):
+        return f"the experts of {parts.experts} are none by transformers' interface"
     return None
 
 
@@ -336,7 +340,10 @@ def _half_of_heads(layer: Linear, width: int, half: int) -> Linear:
 
 
 def _feed_forwards(layer: nn.Module, parts: LayerParts, kernels: Kernels, *, gelu: bool) -> tuple[FeedForward, ...]:
-    return (_gated_layers(layer, parts, kernels, gelu=gelu),) if _has(layer, parts.down) else ()
+    gated = (_gated_layers(layer, parts, kernels, gelu=gelu),) if _has(layer, parts.down) else ()
+    if parts.experts is None or not _has_experts(layer, parts):
+        return gated
+    return (*gated, prepared_experts(layer.get_submodule(parts.experts), kernels))
 
 
 def _gated_layers(layer: nn.Module, parts: LayerParts, kernels: Kernels, *, gelu: bool) -> GatedLayers:

@@ -4,6 +4,7 @@ A new family is a new file, which lists its `FAMILIES`. A layer without a plan t
 
 layer_plan.py  the plan of a layer: kind, sizes, and where projections, norms and caches are
 llama.py       Llama and families that differ from it in a few parts: Mistral, Qwen, SmolLM, Granite, Phi, OLMo, gpt-oss
+mixtures.py    Mixtral, Qwen2-MoE, OLMoE, GLM-4.5
 gemma.py       Gemma 1 to 3
 cohere.py      Cohere 2
 glm.py         GLM, ERNIE 4.5 and Helium, whose rotation pairs neighbours

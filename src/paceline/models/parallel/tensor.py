@@ -6,12 +6,14 @@
 | output of attention and of the feed-forward layers | columns of the weight |
 | embedding, output embedding | rows; all where their number cannot be divided |
 | keys, values, where ranks share key/value heads | all, and computes rows of one head |
-| norms, biases added to a sum | all |
+| experts | some of them, each whole |
+| norms, routers, biases added to a sum | all |
 | adapter beside a layer with some rows | A whole, rows of B |
 | adapter beside a layer with some columns | columns of A, B whole |
 | adapter beside a layer with rows of one head | A and B whole, and computes the same rows of B |
 
-transformers gives most decoders a plan (`base_model_tp_plan`): a layer's path to how it is cut.
+transformers gives most decoders a plan (`base_model_tp_plan`): a layer's path to how it is cut. A block whose plan has
+a cut that is not known here, such as attention with norms over its whole width, stays whole on every rank.
 """
 
 import math
@@ -28,11 +30,15 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError
 from paceline.kernels.linear import ProductLinear
+from paceline.models.attention import NAME
+from paceline.models.experts import experts_by
+from paceline.models.families import layer_plans
 from paceline.models.parallel.mesh import Mesh
 from paceline.models.parallel.tensor_layers import (
     AXIS,
     Block,
     ColumnLinear,
+    ExpertsBlock,
     HeadLinear,
     PartialGradients,
     RowLinear,
@@ -40,19 +46,29 @@ from paceline.models.parallel.tensor_layers import (
     combined,
 )
 
-LayerSplit = Literal["colwise", "rowwise", "replicated_with_grad_allreduce", "head"]
+LayerSplit = Literal["colwise", "rowwise", "replicated_with_grad_allreduce", "moe_tp_experts", "head"]
 COLUMN: LayerSplit = "colwise"
 """Each rank has some of a linear layer's outputs: rows of its weight."""
 ROW: LayerSplit = "rowwise"
 """Each rank has some of its inputs: columns of its weight, whose products are added up over ranks."""
 PARTIAL: LayerSplit = "replicated_with_grad_allreduce"
 """Each rank has all of a norm and applies it to its own heads: its gradient is a part of the whole one."""
+EXPERTS: LayerSplit = "moe_tp_experts"
+"""Each rank has some experts, each of them whole; their outputs are added up over ranks. In transformers' plans each
+rank has a part of every expert, by entries below this one, which are not read."""
 HEAD: LayerSplit = "head"
 """Each rank has all of a linear layer and computes one key/value head of it, as some others do. No plan has this: it
 replaces a column split where there are more ranks than key/value heads."""
-EMBEDDING = "embed_tokens"
+KNOWN = (COLUMN, ROW, PARTIAL, EXPERTS)
+"""Cuts of plans that can be made here."""
+EMBEDDINGS = ("embed_tokens", "embeddings")
 """The two embeddings are cut by tokens, whatever a plan says."""
-COUNTS = {"num_attention_heads": "attention heads", "intermediate_size": "elements of its feed-forward width"}
+MIXTURE = "experts"
+COUNTS = {
+    "num_attention_heads": "attention heads",
+    "intermediate_size": "elements of its feed-forward width",
+    MIXTURE: "experts",
+}
 """What the number of ranks divides."""
 KEY_VALUE_HEADS = "num_key_value_heads"
 """What it divides or is a multiple of."""
@@ -71,16 +87,19 @@ def tensor_plan(config: PreTrainedConfig) -> Mapping[str, LayerSplit]:
 
     ModelError: there is no plan, or it has a cut that is not known here, or layers differ in their heads.
     """
-    plan, remedy = _plan(config), "use a tensor size of 1 or another family"
-    cannot = f"a {config.get_text_config().model_type} model cannot be split over a tensor axis"
+    plan, remedy, text = _plan(config), "use a tensor size of 1 or another family", config.get_text_config()
+    cannot = f"a {text.model_type} model cannot be split over a tensor axis"
     if not plan:
         raise ModelError(f"{cannot}, because transformers has no plan for it; {remedy}")
-    for path, cut in plan.items():
-        if cut not in (COLUMN, ROW, PARTIAL):
-            raise ModelError(
-                f"{cannot}, because its plan cuts {path} by {cut!r}, and {COLUMN!r}, {ROW!r} and {PARTIAL!r} are "
-                f"known; {remedy}"
-            )
+    if getattr(text, "is_heterogeneous", False):  # it refuses to give numbers that differ between layers
+        raise ModelError(f"{cannot}, because its layers differ in the number or the width of their heads; {remedy}")
+    unknown = {path: cut for path, cut in plan.items() if cut not in KNOWN}
+    whole = {path.rpartition(".")[0] for path in unknown}
+    plan = {path: cut for path, cut in plan.items() if path.rpartition(".")[0] not in whole or cut == EXPERTS}
+    if not plan:
+        path, cut = next(iter(unknown.items()))
+        known = ", ".join(map(repr, KNOWN))
+        raise ModelError(f"{cannot}, because its plan cuts {path} by {cut!r}, and {known} are known; {remedy}")
     for name, count in _counts(config).items():
         if not isinstance(count, int):
             raise ModelError(f"{cannot}, because its {name} is {count} and not one number for all layers; {remedy}")
@@ -126,12 +145,16 @@ def check_tensor_size(config: PreTrainedConfig, size: int) -> None:
 
 def _plan(config: PreTrainedConfig) -> dict[str, str]:
     plan = config.get_text_config().base_model_tp_plan or {}
-    return {path: cut for path, cut in plan.items() if path != EMBEDDING}
+    below = tuple(f"{path}." for path, cut in plan.items() if cut == EXPERTS)
+    return {path: cut for path, cut in plan.items() if path not in EMBEDDINGS and not path.startswith(below)}
 
 
 def _counts(config: PreTrainedConfig) -> dict[str, int]:
     text = config.get_text_config()
-    return {name: getattr(text, name) for name in (*COUNTS, KEY_VALUE_HEADS) if hasattr(text, name)}
+    counts = {name: getattr(text, name) for name in (*COUNTS, KEY_VALUE_HEADS) if hasattr(text, name)}
+    if EXPERTS in _plan(config).values() and (experts := max(plan.experts for plan in layer_plans(text))):
+        counts[MIXTURE] = experts
+    return counts
 
 
 def _can_share(config: PreTrainedConfig) -> bool:
@@ -199,7 +222,8 @@ def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
         if cut is not None:
             by_head = heads is not None and cut == COLUMN and path.rpartition(".")[2] in (KEYS, VALUES)
             layers[path] = module, HEAD if by_head else cut
-    blocks = {path: decoder.get_submodule(path) for path in dict.fromkeys(path.rpartition(".")[0] for path in layers)}
+    cut_apart = dict.fromkeys(path.rpartition(".")[0] for path, (_, cut) in layers.items() if cut != EXPERTS)
+    blocks = {path: decoder.get_submodule(path) for path in cut_apart}
     for path, (module, cut) in layers.items():
         _check_layer(path, module, cut, axis.size(), heads)
     for path, block in blocks.items():
@@ -215,6 +239,8 @@ def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
 
 
 def _check_layer(path: str, module: Any, cut: LayerSplit, size: int, heads: SharedHeads | None) -> None:
+    if cut == EXPERTS:
+        _check_experts(path, module, size)
     if cut not in (COLUMN, ROW, HEAD):
         return
     base = _base(module)
@@ -242,6 +268,15 @@ def _check_layer(path: str, module: Any, cut: LayerSplit, size: int, heads: Shar
         raise ModelError(f"{path} has a width of {width}, which a tensor size of {size} must divide")
 
 
+def _check_experts(path: str, module: Any, size: int) -> None:
+    if _base(module) is not module:
+        raise ModelError(f"{path} has an adapter beside its experts, which cannot be split; use a tensor size of 1")
+    if experts_by(module) != NAME:
+        raise ModelError(f"{path} computes its experts by itself, which takes all of them; use a tensor size of 1")
+    if module.num_experts % size:
+        raise ModelError(f"{path} has {module.num_experts} experts, which a tensor size of {size} must divide")
+
+
 def _check_block(
     path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Module, LayerSplit]], heads: SharedHeads | None
 ) -> None:
@@ -265,7 +300,10 @@ def _check_block(
 
 def _cut_layer(module: Any, cut: LayerSplit, axis: DeviceMesh, heads: SharedHeads | None) -> None:
     base = _base(module)
-    if cut in (COLUMN, ROW, HEAD):
+    if cut == EXPERTS:
+        _cut_parameters(module, dict.fromkeys(module._parameters, 0), axis)
+        module.__class__, module.tensor_axis = combined(ExpertsBlock, type(module)), axis  # type: ignore[arg-type]
+    elif cut in (COLUMN, ROW, HEAD):
         _cut_linear(base, cut, axis, heads)
     else:
         _mark_partial(module)

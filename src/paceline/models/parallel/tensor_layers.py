@@ -138,6 +138,18 @@ class Block(_Base):  # type: ignore[misc]  # nn.Module where types are checked
         return super().forward(shared(hidden_states, self.tensor_axis.get_group()), *others, **options)
 
 
+class ExpertsBlock(_Base):  # type: ignore[misc]  # nn.Module where types are checked
+    """Mixin of experts of which some are on this rank, each whole. All ranks have the same tokens and routes."""
+
+    tensor_axis: DeviceMesh
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """Return the sum over ranks of what each one's experts give."""
+        group = self.tensor_axis.get_group()
+        own: Tensor = super().forward(shared(hidden_states, group), top_k_index, shared(top_k_weights, group))
+        return summed(own, group)
+
+
 @functools.cache
 def combined(*bases: type) -> type[Any]:
     """Return a class with these bases, in this order."""

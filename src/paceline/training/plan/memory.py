@@ -34,14 +34,20 @@ class ModelShare:
     """Most numbers at a time of weights fetched from other processes, and of whole gradients on their way to them."""
 
 
+def _adapter(config: Config, shape: ModelShape) -> int:
+    """Return the numbers of an adapter on every linear layer, and on every expert if the options adapt experts."""
+    widths = shape.linear_widths + bool(config.lora.lora_parameters) * shape.expert_widths
+    return config.lora.lora_rank * shape.num_layers * widths
+
+
 def largest_share(config: Config, shape: ModelShape, sizes: Sizes) -> ModelShare:
-    """Count the numbers of the largest share; an adapter counts as if it were on every linear layer."""
+    """Count the numbers of the largest share; an adapter counts as if it were on every linear layer or expert."""
     rank, stage = config.lora.lora_rank, config.parallel.zero_stage
     here, ends = shape.parameters // sizes.tensor, shape.embeddings
     if sizes.pipeline > 1:  # the process at a pipeline's end: its layers and one of the two embeddings
         layers, ends = math.ceil(shape.num_layers / sizes.pipeline) * shape.layer, shape.matrix
         here = (layers + ends) // sizes.tensor
-    moved = rank * shape.num_layers * shape.linear_widths // (sizes.tensor * sizes.pipeline) if rank else here
+    moved = _adapter(config, shape) // (sizes.tensor * sizes.pipeline) if rank else here
     # what a stage of ZeRO leaves whole (models/parallel/sharding.py); no stage: all of it
     fetched, gradients = 0, moved // sizes.shard
     if sizes.shard > 1 and stage == 1:  # all weights, and the gradients until an update's last micro-batch
@@ -287,7 +293,7 @@ def sampler_memory(config: Config, shape: ModelShape, sizes: Sizes, *, on: Devic
     """Memory of a process that only samples; None where those that train do so."""
     if samples_here(config):
         return None
-    adapter = config.lora.lora_rank * shape.num_layers * shape.linear_widths
+    adapter = _adapter(config, shape)
     engine, kv_cache, drawn = _engine(config, shape, sizes, on)
     return SamplerMemory(
         libraries=LIBRARIES[on.kind],

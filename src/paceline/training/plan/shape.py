@@ -81,6 +81,8 @@ class ModelShape:
     """Width inside the feed-forward layers."""
     linear_widths: int
     """Inputs and outputs of a layer's linear maps, added up: what one rank of an adapter on all of them takes."""
+    expert_widths: int
+    """The same of the matrices of a layer's experts; 0: there are none."""
     vocabulary: int
     """Tokens of the vocabulary; 0 where the configuration does not say."""
     tied: bool
@@ -122,7 +124,9 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
         return None
     heads = plan.query_heads + plan.key_value_heads
     attention = 4 * width + 2 * plan.head_dim * heads  # queries, keys, values, output
+    inner = described.get("moe_intermediate_size")
     return ModelShape(
+        expert_widths=plan.experts * (2 * width + 3 * (inner if isinstance(inner, int) else plan.inner)),
         parameters=parameters,
         num_layers=layers,
         num_heads=plan.query_heads,

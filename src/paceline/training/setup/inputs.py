@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paceline.training.plan.batches import BatchPlan
     from paceline.types import Task
 
-ADAPTER_OPTIONS = ("lora_rank", "lora_alpha", "lora_targets", "lora_settings")
+ADAPTER_OPTIONS = ("lora_rank", "lora_alpha", "lora_targets", "lora_parameters", "lora_settings")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

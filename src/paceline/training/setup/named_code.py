@@ -43,7 +43,8 @@ FUNCTIONS = ("reward_funcs", "eval_reward_func", "filter_func", "advantage", "bo
 _MODULE_END = re.compile(r"[:/(]")
 NAMES_NO_CODE = frozenset(
     (
-        *("model", "lora_targets", "lora_settings", "lr_scheduler", "dataset_split", "eval_split", "prompt_column"),
+        *("model", "lora_targets", "lora_parameters", "lora_settings", "lr_scheduler", "dataset_split", "eval_split"),
+        "prompt_column",
         *("answer_column", "system_prompt", "chat_template_kwargs", "stop", "offload", "vllm_memory", "output_dir"),
         *("report_to", "project", "rollout_func"),
     )

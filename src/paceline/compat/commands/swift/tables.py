@@ -44,6 +44,7 @@ OWN: Mapping[str, str] = {
     "lora_rank": "lora_rank",
     "lora_alpha": "lora_alpha",
     "lora_targets": "target_modules",
+    "lora_parameters": "target_parameters",
     "dtype": "torch_dtype",
     "dataset, with #N as dataset_size": "dataset",
     "eval_dataset": "val_dataset",
@@ -98,7 +99,7 @@ MEANINGS: Mapping[str, Meaning] = {
                 "reward_model_revision reward_template ref_adapters ref_model_type ref_model_revision "
                 "packing_length packing_num_proc packing_strategy interleave_prob stopping_strategy "
                 "shuffle_buffer_size lora_dtype lorap_lr_ratio hqq_axis bnb_4bit_compute_dtype bnb_4bit_quant_type "
-                "bnb_4bit_use_double_quant bnb_4bit_quant_storage target_parameters galore_target_modules "
+                "bnb_4bit_use_double_quant bnb_4bit_quant_storage galore_target_modules "
                 "galore_rank galore_update_proj_gap galore_scale galore_proj_type galore_optim_per_parameter "
                 "galore_with_embedding galore_quantization galore_proj_quant galore_proj_bits "
                 "galore_proj_group_size galore_cos_threshold galore_gamma_proj galore_queue_size lisa_step_interval "

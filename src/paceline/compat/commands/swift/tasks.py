@@ -102,7 +102,7 @@ def _prompts(flags: Flags, translation: Translation) -> None:
 
 def _adapter(flags: Flags, translation: Translation) -> None:
     if is_full(flags):
-        for name in ("lora_rank", "lora_alpha", "target_modules"):
+        for name in ("lora_rank", "lora_alpha", "target_modules", "target_parameters"):
             if name in flags:
                 translation.note("idle", f"--{name}", "all weights are trained")
         return
@@ -111,6 +111,8 @@ def _adapter(flags: Flags, translation: Translation) -> None:
         lora_alpha=number(flags, "lora_alpha") or ALPHA,
         lora_targets=flags.get("target_modules", ("all-linear",)),
     )
+    if "target_parameters" in flags:
+        translation.decide(lora_parameters=flags["target_parameters"])
     text = "nothing is dropped in an adapter (0.05 there): the policy that trains is the one that sampled"
     translation.note("changed", "--lora_dropout", text)
 
