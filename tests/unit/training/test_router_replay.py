@@ -24,16 +24,26 @@ from paceline.training.learner.stats import UpdateStats
 from paceline.training.rollouts.restoring import restorable_lines, restored_groups
 from paceline.types import Completion, Rollout, RolloutGroup, Span, Task, completed
 from tests.support.families import family, make_model
-from tests.support.tiny import local_engine
+from tests.support.tiny import tiny_tokenizer
 
 PROMPTS = ((1, 2, 3), (40, 50, 60, 70, 80))
 
 
-def sampled(model, dtype: torch.dtype, decoder: type | None = None) -> tuple[RolloutGroup, ...]:
+def engine_of(model, dtype: torch.dtype = torch.float32, *, notes_routes: bool = True) -> LocalEngine:
+    return LocalEngine(
+        model,
+        tiny_tokenizer(),
+        concurrent_sequences=8,
+        compute_dtype=dtype,
+        eos_token_ids=frozenset(),
+        notes_routes=notes_routes,
+    )
+
+
+def sampled(model, dtype: torch.dtype, decoder: type = PlainDecoder) -> tuple[RolloutGroup, ...]:
     """Two groups of three completions of up to six tokens, with advantages."""
-    engine: LocalEngine = local_engine(model, path="plain", dtype=dtype, notes_routes=True)
-    if decoder is not None:
-        engine._decoder = decoder(model, dtype)
+    engine = engine_of(model, dtype)
+    engine._decoder = decoder(model, dtype)
     requests = [Request(prompt_ids=prompt, keys=(1, 2, 3), limits=(6, 4, 1)) for prompt in PROMPTS]
     return tuple(
         RolloutGroup(
@@ -111,8 +121,9 @@ def test_the_engine_notes_the_routes_of_every_token_that_it_read(decoder):
 
 def test_an_engine_notes_nothing_where_it_is_not_asked_or_there_are_no_experts():
     requests = [Request(prompt_ids=(1, 2), keys=(1,))]
-    for model, options in ((make_model(family("glm4_moe")), {}), (make_model(family("olmo2")), {"notes_routes": True})):
-        ((one,),) = local_engine(model, path="plain", **options).generate(requests, Sampling(max_completion_length=3))
+    for name, notes_routes in (("glm4_moe", False), ("olmo2", True)):
+        engine = engine_of(make_model(family(name)), notes_routes=notes_routes)
+        ((one,),) = engine.generate(requests, Sampling(max_completion_length=3))
         assert (one.routes, one.prompt_routes) == (b"", b"")
 
 
