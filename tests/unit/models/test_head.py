@@ -3,13 +3,14 @@
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, LlamaForCausalLM
 
 from paceline.errors import ModelError
 from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.forward import choose_forward
 from paceline.models.head import measured_head
 from tests.support.families import SMALL, family, make_model
+from tests.support.multimodal import VISION
 from tests.support.tiny import tiny_model
 
 
@@ -35,6 +36,19 @@ def test_one_name_that_divides_elsewhere_multiplies_here():
     small = {name: value for name, value in SMALL.items() if "token" in name or "size" in name or "num_" in name}
     config = AutoConfig.for_model("hyperclovax", **small, head_dim=8, logits_scaling=0.3)
     assert measured_head(AutoModelForCausalLM.from_config(config)) == HeadRule(scale=0.3)
+
+
+def test_a_multiplier_and_a_cap_of_a_family_are_measured_together():
+    """Muse, which transformers has as a model that reads images alone."""
+    pytest.importorskip("transformers.models.muse_glimmer")
+    default = AutoConfig.for_model("muse_glimmer")
+    parts = {}
+    for name, small in (("text_config", SMALL), ("vision_config", VISION)):
+        known = getattr(default, name).to_dict()
+        sizes = {key: value for key, value in small.items() if known.get(key) or key.endswith("token_id")}
+        parts[name] = sizes | {"model_type": known["model_type"]}
+    config = AutoConfig.for_model("muse_glimmer", **parts, image_token_id=1)
+    assert measured_head(AutoModelForImageTextToText.from_config(config)) == HeadRule(scale=1 / 26**0.5, cap=20.0)
 
 
 class Changed(LlamaForCausalLM):
