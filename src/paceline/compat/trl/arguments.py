@@ -103,6 +103,14 @@ def read_arguments(  # noqa: PLR0913 - TRL's signature
         ConfigError: environments or a `rollout_func` that cannot be used, or nothing to train on.
         DataError: nothing lies at an address.
     """
+    sources = _either(reward_funcs=reward_funcs, reward_model=reward_model)
+    tokenizers = _either(
+        reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
+    )
+    of_model = {
+        "model_init_kwargs' quantization_config": keywords_of(args, "model_init_kwargs").get("quantization_config")
+    }
+    quantization = _either(quantization_config=quantization_config, **of_model)
     if isinstance(train_dataset, str):
         train_dataset = AddressedRows(train_dataset, split="train", seed=args.seed)
     eval_dataset = addressed(eval_dataset, seed=args.seed)
@@ -117,19 +125,11 @@ def read_arguments(  # noqa: PLR0913 - TRL's signature
         )
     if train_dataset is None and environments.own_data:
         train_dataset = _rows_of_environment(args, environments)
-    keywords = keywords_of(args, "model_init_kwargs")
     return TrainerArguments(
         args=args,
-        reward_funcs=_either(reward_funcs=reward_funcs, reward_model=reward_model),
-        reward_processing_classes=_either(
-            reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
-        ),
-        quantization_config=_either(
-            **{
-                "quantization_config": quantization_config,
-                "model_init_kwargs' quantization_config": keywords.get("quantization_config"),
-            }
-        ),
+        reward_funcs=sources,
+        reward_processing_classes=tokenizers,
+        quantization_config=quantization,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         environments=environments,
