@@ -17,7 +17,9 @@ from tests.support.tiny import local_engine
 
 NAMES = [
     "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "mistral", "ministral", "ministral3", "qwen2, window",
-    "smollm3", "granite, scaled logits", "phi3", "seed_oss", "cohere2", "qwen3_5_text", "lfm2", "olmo_hybrid", "bamba",
+    "smollm3", "granite, scaled logits", "phi3", "seed_oss", "cohere2",
+    "granite_swa", "hyperclovax, scaled logits", "glm", "glm4", "ernie4_5", "helium",
+    "qwen3_5_text", "lfm2", "olmo_hybrid", "bamba",
 ]  # fmt: skip
 """Windows of 8 where a family has them."""
 STEPS, PARKED_AT = 24, 5

@@ -232,7 +232,7 @@ def attention_layers(model: PreTrainedModel, length: int, like: Tensor) -> list[
             continue
         kind = plan.kind if parts.rotates is None or attrgetter(parts.rotates)(layer) else ""
         if kind not in rotations:
-            rotations[kind] = _rotation(decoder, kind, length, like, interleaved=parts.interleaved)
+            rotations[kind] = _rotation(decoder, kind, length, like)
         scaling = float(layer.get_submodule(parts.mixer).scaling)
         layers.append(
             AttentionLayer(
@@ -248,10 +248,10 @@ def attention_layers(model: PreTrainedModel, length: int, like: Tensor) -> list[
     return layers
 
 
-def _rotation(decoder: Any, kind: str, length: int, like: Tensor, *, interleaved: bool) -> Rotation:
+def _rotation(decoder: Any, kind: str, length: int, like: Tensor) -> Rotation:
     """Make tables by the decoder's rotary module, for layers of this kind where it asks; "": nothing is rotated.
 
-    `interleaved`: the module's tables are for pairs of neighbours, each number twice.
+    The module's own may have each number twice, for both halves or for neighbours, or once.
     """
     rotary, eps = getattr(decoder, "rotary_emb", None), norm_eps(decoder)
     if not kind or rotary is None:
@@ -260,11 +260,10 @@ def _rotation(decoder: Any, kind: str, length: int, like: Tensor, *, interleaved
     positions = torch.arange(length, device=like.device)[None]
     by_kind = (kind,) if isinstance(rotary.rope_type, dict) else ()
     cosine, sine = (table[0] for table in rotary(like, positions, *by_kind))
-    if interleaved:
-        cosine, sine = cosine[:, ::2], sine[:, ::2]
     half = sine.shape[-1] // 2
-    if interleaved or not torch.equal(sine[:, :half], sine[:, half:]):  # tables for one half, which serve both
-        cosine, sine, half = cosine.repeat(1, 2), sine.repeat(1, 2), 2 * half
+    if not torch.equal(sine[:, :half], sine[:, half:]):
+        step = 2 if torch.equal(sine[:, ::2], sine[:, 1::2]) else 1
+        cosine, sine, half = cosine[:, ::step].repeat(1, 2), sine[:, ::step].repeat(1, 2), 2 * half // step
     return Rotation(cosine=cosine.contiguous(), sine=torch.cat((-sine[:, :half], sine[:, half:]), dim=-1), norm_eps=eps)
 
 

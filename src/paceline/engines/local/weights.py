@@ -228,19 +228,24 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
     """
     decoder, numbers = decoder_of(model), itertools.count()
     plans = layer_plans(model.config, type(model).__name__)
+    # rotated numbers of a head, where the rotary module has one table for all layers
+    turned = 2 * len(getattr(getattr(decoder, "rotary_emb", None), "inv_freq", ()))
     family = plans[0].family
     assert family is not None
 
     def scale(layer: nn.Module, path: str | None) -> Tensor | None:
         if path is None:
             return None
-        weight = cast(Tensor, layer.get_submodule(path).weight).detach().to(kernels.residual_dtype)
+        weight = getattr(layer.get_submodule(path), "weight", None)
+        if weight is None:  # an identity in place of a norm
+            return None
+        weight = weight.detach().to(kernels.residual_dtype)
         return weight + family.norm_offset if family.norm_offset else weight
 
     read = list[tuple[nn.Module, str | None, str | None, float, Mixer | None, tuple[FeedForward, ...]]]()
     for plan, (layer, parts) in zip(plans, planned_layers(model), strict=False):
         factor = 1.0 if parts.multiplier is None else float(attrgetter(parts.multiplier)(layer))
-        mixer = _mixer(layer, parts, kernels, numbers, scale)
+        mixer = _mixer(layer, parts, kernels, numbers, scale, turned=turned)
         feed_forwards = _feed_forwards(layer, parts, kernels, gelu=plan.activation in GELU)
         beside = feed_forwards if parts.parallel else ()
         read.append((layer, parts.mixer_norm, parts.post_norms[0], factor, mixer, beside))
@@ -278,13 +283,15 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
 ReadScale = Callable[[nn.Module, str | None], Tensor | None]
 
 
-def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int], scale: ReadScale) -> Mixer:
+def _mixer(
+    layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Iterator[int], scale: ReadScale, *, turned: int
+) -> Mixer:
     if not parts.attends:
         return state_mixer(layer, parts, kernels)
     linear = [read_linear(layer.get_submodule(path)) for path in parts.projections]
     if parts.interleaved:
         width = cast(int, layer.get_submodule(parts.mixer).head_dim)
-        linear = [*(_halves_apart(part, width) for part in linear[:2]), linear[2]]
+        linear = [*(_halves_apart(part, width, turned) for part in linear[:2]), linear[2]]
     if parts.output_gate:
         width = cast(int, layer.get_submodule(parts.mixer).head_dim)
         query, gate = (_half_of_heads(linear[0], width, half) for half in (0, 1))
@@ -301,20 +308,12 @@ def _mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels, numbers: Itera
     )
 
 
-def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateLayer:
-    """Prepare a layer's mixer that keeps a state."""
-    inputs, output = (
-        _joined(kernels.dtype, [read_linear(layer.get_submodule(path)) for path in paths])
-        for paths in (parts.projections, (parts.output,))
-    )
-    return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)
-
-
-def _halves_apart(layer: Linear, width: int) -> Linear:
-    """Return a layer whose heads have the first of each two outputs in front: scores of queries and keys stay."""
+def _halves_apart(layer: Linear, width: int, turned: int) -> Linear:
+    """Return a layer whose heads have the first of each two rotated outputs in front: scores stay as they are."""
     weight, bias = (None if part is None else part.unflatten(0, (-1, width)) for part in layer)
     assert weight is not None
-    order = torch.arange(width, device=weight.device).view(-1, 2).T.flatten()
+    places = torch.arange(width, device=weight.device)
+    order = torch.cat((places[:turned].view(-1, 2).T.flatten(), places[turned:]))
     return weight[:, order].flatten(0, 1), None if bias is None else bias[:, order].flatten(0, 1)
 
 
@@ -379,3 +378,12 @@ def joined_qk_norm(layer: nn.Module, parts: LayerParts, scale: ReadScale) -> Flo
         # one norm over each head, or one over all of them
         scales.append(weight.view(-1, width).expand(outputs // width, width))
     return torch.cat(scales)
+
+
+def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateLayer:
+    """Prepare a layer's mixer that keeps a state."""
+    inputs, output = (
+        _joined(kernels.dtype, [read_linear(layer.get_submodule(path)) for path in paths])
+        for paths in (parts.projections, (parts.output,))
+    )
+    return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)

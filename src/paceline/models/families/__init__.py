@@ -6,6 +6,7 @@ layer_plan.py  the plan of a layer: kind, sizes, and where projections, norms an
 llama.py       Llama and families that differ from it in a few parts: Mistral, Qwen, SmolLM, Granite, Phi, OLMo, gpt-oss
 gemma.py       Gemma 1 to 3
 cohere.py      Cohere 2
+glm.py         GLM, ERNIE 4.5 and Helium, whose rotation pairs neighbours
 hybrids.py     families with attention in some layers and mixers that keep a state in the others
 """
 

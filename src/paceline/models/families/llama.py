@@ -32,6 +32,18 @@ FAMILIES = (
         parts={FULL: _MULTIPLIED},
         embedding_multiplier="embedding_multiplier",
     ),
+    Family(
+        model_type="granite_swa",
+        prefix="GraniteSWA",
+        parts={kind: replace(_MULTIPLIED, sinks="self_attn.sinks") for kind in (FULL, WINDOW)},
+        embedding_multiplier="embedding_multiplier",
+    ),
+    Family(
+        model_type="hyperclovax",
+        prefix="HyperCLOVAX",
+        parts={FULL: replace(_MULTIPLIED, post_norms=("post_norm1", "post_norm2"))},
+        embedding_multiplier="embedding_multiplier",
+    ),
     Family(model_type="phi3", prefix="Phi3", parts={FULL: _JOINED, WINDOW: _JOINED}),
     Family(model_type="seed_oss", prefix="SeedOss"),
     Family(model_type="olmo2", prefix="Olmo2", parts={FULL: _POST_NORMS}),
