@@ -1,6 +1,7 @@
 """Hybrids decode fused with a state for each row: forked from a shared beginning, parked while others have the row."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 
@@ -104,3 +105,21 @@ def test_a_parked_row_goes_on_as_if_nothing_had_been(name):
     decoder.resume([context], [1])
     got += steps(decoder, 1, range(20, 26))
     torch.testing.assert_close(torch.stack(got), torch.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+@by_family
+@torch.no_grad()
+def test_adapters_of_a_mixers_linear_layers_are_read(name):
+    peft = pytest.importorskip("peft")
+    model = copy.deepcopy(hybrid(name))
+    config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        peft.inject_adapter_in_model(config, model)
+    assert unsupported_reason(model) is None
+    decoder = FusedDecoder(model, torch.float32, decoding_kernels(), head=measured_head(model))
+    decoder.begin(1, 128)
+    prompt = tokens(11)
+    for after, got in ((prompt, decoder.admit([prompt], [[0]])), ([*prompt, 7], decoder.step(torch.tensor([7])))):
+        close(got[0], plain_logits(model, torch.tensor(after), torch.float32)[-1], torch.float32)
+        assert not torch.allclose(got[0], plain_logits(hybrid(name), torch.tensor(after), torch.float32)[-1], atol=1e-2)

@@ -312,15 +312,6 @@ def _mixer(
     )
 
 
-def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateLayer:
-    """Prepare a layer's mixer that keeps a state."""
-    inputs, output = (
-        _joined(kernels.dtype, [read_linear(layer.get_submodule(path)) for path in paths])
-        for paths in (parts.projections, (parts.output,))
-    )
-    return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)
-
-
 def _halves_apart(layer: Linear, width: int, turned: int) -> Linear:
     """Return a layer whose heads have the first of each two rotated outputs in front: scores stay as they are."""
     weight, bias = (None if part is None else part.unflatten(0, (-1, width)) for part in layer)
@@ -394,3 +385,12 @@ def joined_qk_norm(layer: nn.Module, parts: LayerParts, scale: ReadScale) -> Flo
         # one norm over each head, or one over all of them
         scales.append(weight.view(-1, width).expand(outputs // width, width))
     return torch.cat(scales)
+
+
+def state_mixer(layer: nn.Module, parts: LayerParts, kernels: Kernels) -> StateLayer:
+    """Prepare a layer's mixer that keeps a state."""
+    inputs, output = (
+        _joined(kernels.dtype, [read_linear(layer.get_submodule(path)) for path in paths])
+        for paths in (parts.projections, (parts.output,))
+    )
+    return state_layer(parts.mixer_kind, layer.get_submodule(parts.mixer), inputs, output, kernels)
