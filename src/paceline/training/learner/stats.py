@@ -161,7 +161,7 @@ def _of_experts(updates: Sequence[UpdateSums]) -> dict[str, Any]:
     known, differ = (
         sum(update.values.get(name, 0.0) for update in updates) for name in ("routes_known", "routes_differ")
     )
-    total = sum(loads) if loads else None
+    total: np.ndarray | None = np.stack(loads).sum(0) if loads else None
     return {
         "router_disagreement": differ / known if known else None,
         "expert_load_max": None if total is None else float((total / total.mean(-1, keepdims=True)).max()),
