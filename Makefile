@@ -158,6 +158,7 @@ bench: $(VENV)/installed-bench $(SMOLLM2) ## Run the benchmarks, hours on a CPU;
 	$(BIN)/python benchmarks/machine.py
 	-$(BIN)/python benchmarks/bench_generate.py --vllm-python $(VLLM_VENV)/bin/python
 	-$(BIN)/python benchmarks/bench_step.py
+	-$(BIN)/python benchmarks/bench_families.py
 	-$(BIN)/python benchmarks/bench_learning.py
 	-$(BIN)/python benchmarks/bench_rewards.py
 	-$(BIN)/python benchmarks/bench_cluster.py

@@ -38,9 +38,8 @@ def main(path: str, threads: str, device: str, backend: str, dtype: str, batch_t
     channel, imported = Channel.open(), peak_mib()
     torch.set_num_threads(int(threads))
     given = Given.read(path)
-    model = AutoModelForCausalLM.from_pretrained(
-        given.model, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-    ).to(device)
+    # attention is transformers' own choice: sdpa, and its eager form for a family with sinks
+    model = AutoModelForCausalLM.from_pretrained(given.model, dtype=getattr(torch, dtype)).to(device)
     model.eval()
     generator = one_batch(given, model) if backend == "generate" else continuous(given, model, int(batch_tokens))
     with generator as lengths_of:

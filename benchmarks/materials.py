@@ -1,4 +1,4 @@
-"""Makes what contenders are given: python materials.py generate|step|busy WORKLOAD QUICK DIRECTORY
+"""Makes what contenders are given: python materials.py generate|step|busy|families WORKLOAD QUICK DIRECTORY
 
 Writes the model, once per directory, and a file with the workload's prompts and limits; prints the file's name. A
 process of its own, so that the benchmark's stays small: the peak memory of a child starts at its parent's.
@@ -13,9 +13,10 @@ import yaml
 from given import Given, Prompt
 from measuring import Channel
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from wider_heads import write_twin
-from workloads import BUSY, GENERATE, STEP, WITHOUT_WEIGHTS, Workload, completion_limits, find
+from workloads import BUSY, FAMILIES, GENERATE, STEP, WITHOUT_WEIGHTS, Workload, completion_limits, find
 
 from paceline.config.sections import DataConfig, ModelConfig
 from paceline.data.sources import load_rows
@@ -92,11 +93,66 @@ SHAPES = {
         "tie_word_embeddings": False,
     },
 }
+GEMMA3 = {
+    "model_type": "gemma3_text", "num_hidden_layers": 6, "sliding_window": 64, "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN3_5 = {
+    "model_type": "qwen3_5_text", "num_hidden_layers": 8, "max_position_embeddings": 2048, "tie_word_embeddings": True,
+}  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "num_hidden_layers": 6, "sliding_window": 64, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "router_aux_loss_coef": 0.0,
+}  # fmt: skip
+QWEN3_MOE = {
+    "model_type": "qwen3_moe", "num_hidden_layers": 6, "num_experts": 32, "num_experts_per_tok": 4,
+    "norm_topk_prob": True, "max_position_embeddings": 2048, "router_aux_loss_coef": 0.0, "tie_word_embeddings": True,
+}  # fmt: skip
+SHAPES |= {
+    "gemma3-10m": GEMMA3 | {
+        "vocab_size": 8192, "hidden_size": 320, "intermediate_size": 1024, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 64,
+    },
+    "gemma3-100m": GEMMA3 | {
+        "vocab_size": 16_384, "hidden_size": 1024, "intermediate_size": 3584, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 128, "query_pre_attn_scalar": 128,
+    },
+    "qwen3.5-10m": QWEN3_5 | {
+        "vocab_size": 8192, "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64, "linear_num_key_heads": 4, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+    },
+    "qwen3.5-100m": QWEN3_5 | {
+        "vocab_size": 16_384, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 128, "linear_num_key_heads": 6, "linear_num_value_heads": 6,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    },
+    "gpt-oss-10m": GPT_OSS | {
+        "vocab_size": 8192, "hidden_size": 192, "intermediate_size": 192, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64,
+    },
+    "gpt-oss-100m": GPT_OSS | {
+        "vocab_size": 16_384, "hidden_size": 640, "intermediate_size": 768, "num_attention_heads": 10,
+        "num_key_value_heads": 2, "head_dim": 64,
+    },
+    "qwen3-moe-10m": QWEN3_MOE | {
+        "vocab_size": 8192, "hidden_size": 192, "moe_intermediate_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64,
+    },
+    "qwen3-moe-100m": QWEN3_MOE | {
+        "vocab_size": 16_384, "hidden_size": 640, "moe_intermediate_size": 224, "num_attention_heads": 10,
+        "num_key_value_heads": 2, "head_dim": 64,
+    },
+}  # fmt: skip
 
 
 def main(benchmark: str, name: str, is_quick: str, directory: str) -> None:
     channel = Channel.open()
-    workload = find({"generate": GENERATE, "busy": BUSY}.get(benchmark, STEP), name, is_quick=bool(int(is_quick)))
+    workload = find(
+        {"generate": GENERATE, "busy": BUSY, "families": FAMILIES}.get(benchmark, STEP),
+        name,
+        is_quick=bool(int(is_quick)),
+    )
     place = Path(directory) / workload.size
     model = str(place)
     if workload.size == "shipped":
@@ -114,10 +170,11 @@ def main(benchmark: str, name: str, is_quick: str, directory: str) -> None:
     channel.reply({"given": str(path)})
 
 
-def config_of(shape: dict) -> Qwen2Config:
-    """The configuration of a shape, in bfloat16 as such models are published."""
-    config = Qwen2Config(**shape, pad_token_id=0, eos_token_id=1, bos_token_id=None, dtype="bfloat16")
-    config.architectures = ["Qwen2ForCausalLM"]
+def config_of(shape: dict) -> PretrainedConfig:
+    """The configuration of a shape, in bfloat16 as such models are published; Qwen2's where it names no other type."""
+    settings = {"model_type": "qwen2", "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None} | shape
+    config = AutoConfig.for_model(**settings, dtype="bfloat16")
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
     return config
 
 
@@ -126,7 +183,7 @@ def write_model(shape: dict, place: Path, *, with_weights: bool = True) -> None:
     config = config_of(shape)
     if with_weights:
         torch.manual_seed(0)
-        model = Qwen2ForCausalLM(config).bfloat16()
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).bfloat16()
         model.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=0)
         model.save_pretrained(place)
     else:

@@ -36,13 +36,15 @@ QUIET = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """Who takes part: a script of `benchmarks/` and how to run it."""
+    """Who takes part: a script of `benchmarks/`, or of a path of its own, and how to run it."""
 
     script: str
     arguments: Sequence[str]
     python: str = sys.executable
     repetitions: int | None = None
     """Where fewer than the others' are enough; None: as many."""
+    sources: Path | None = None
+    """Directory that the package is imported from; None: where it is installed."""
 
 
 @dataclass(kw_only=True)
@@ -57,6 +59,8 @@ class Contender(AbstractContextManager):
     def start(cls, entry: Entry, *, threads: int) -> "Contender":
         """Run it with all its thread pools at `threads`."""
         environment = os.environ | QUIET | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        if entry.sources is not None:
+            environment["PYTHONPATH"] = str(entry.sources)
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the contender
         process = subprocess.Popen(
             [entry.python, str(Path(__file__).parent / entry.script), *entry.arguments],

@@ -5,6 +5,7 @@ WHOLE = {
     "paceline-fp8": "**Paceline**, `--engine-quantization fp8`",
     "paceline-recomputing": "**Paceline**, `--gradient-checkpointing true`",
     "paceline-lora": "**Paceline**, an adapter of rank 16",
+    "before": "Paceline before",
     "math-verify": "math-verify, one by one",
     "process": "a process per program, not isolated",
     "vllm": "vLLM",

@@ -126,6 +126,7 @@ def step(engine: Limited, sampler: Sampler, learner: Learner, prompts: Sequence[
         "groups_without_signal": made["groups_zero_deviation"],
         "tokens_trained": stats.tokens_trained,
         "tokens_forwarded": stats.tokens_forwarded,
+        "mismatch": stats.logprob_mismatch_max,
         **device_peak(),
     }
 

@@ -112,7 +112,8 @@ def main(path: str, threads: str, device: str, backend: str, dtype: str, rows: s
     torch.backends.cuda.enable_cudnn_sdp(False)
     given = Given.read(path)
     watch = Watch(channel, given)
-    model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32, attn_implementation="sdpa")
+    # attention is transformers' own choice: sdpa, and its eager form for a family with sinks
+    model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32)
     with tempfile.TemporaryDirectory() as directory:
         trainer = GRPOTrainer(
             model=model.to(device),

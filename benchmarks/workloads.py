@@ -9,6 +9,7 @@
 | qwen-0.5b | the exact shape of Qwen2.5-0.5B with random weights: 24 layers, width 896, 151,936 tokens, tied       |
 | qwen-1.5b | the same for Qwen2.5-1.5B: 28 layers, width 1,536                                                     |
 | qwen-7b   | the same for Qwen2.5-7B: 28 layers, width 3,584, not tied; its weights are made where they are used   |
+| FAMILY-N  | random weights, about N, in the shape of Gemma 3, Qwen3.5, gpt-oss or Qwen3-MoE                       |
 
 | lengths | what ends a completion                                                                                 |
 |---------|--------------------------------------------------------------------------------------------------------|
@@ -27,9 +28,13 @@ Only the standard library is imported here: environments without Paceline read i
 import math
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
-Size = Literal["shipped", "30m", "135m", "smollm2", "qwen-0.5b", "qwen-1.5b", "qwen-7b"]
+FamilySize = Literal[
+    "gemma3-10m", "qwen3.5-10m", "gpt-oss-10m", "qwen3-moe-10m",
+    "gemma3-100m", "qwen3.5-100m", "gpt-oss-100m", "qwen3-moe-100m",
+]  # fmt: skip
+Size = Literal["shipped", "30m", "135m", "smollm2", "qwen-0.5b", "qwen-1.5b", "qwen-7b"] | FamilySize
 WITHOUT_WEIGHTS = ("qwen-7b",)
 """Sizes whose directory holds no weights, which would take minutes to make on a CPU, to write and to read again: each
 contender makes random ones on its own device."""
@@ -162,6 +167,11 @@ BUSY = {
 
 Three repetitions of each, seven of the first.
 """
+FAMILIES: dict[str, Workload] = {
+    size: replace(MEDIUM, size=size, prompts=4, max_new_tokens=128, median_length=64, repetitions=3)
+    for size in get_args(FamilySize)
+}
+"""Prompts of 60 to 120 tokens and completions of up to 128, where windows hold 64."""
 ON_CPU = ("shipped", "30m", "30m-fixed", "smollm2", "qwen-0.5b")
 """What a benchmark measures on a CPU unless it is told otherwise."""
 ON_CUDA = ("qwen-0.5b-long", "qwen-1.5b-long")

@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 import bench_busy
 import bench_cluster
 import bench_conversations
+import bench_families
 import bench_generate
 import bench_refusals
 import bench_step
@@ -39,7 +40,7 @@ from table import RESULTS, page
 from transformers import AutoModelForCausalLM
 from update_work import Row
 from wider_heads import write_twin
-from workloads import GENERATE, STEP, completion_limits, quick
+from workloads import FAMILIES, GENERATE, STEP, completion_limits, quick
 
 from paceline.models.pretrained import model_directory
 from paceline.training.plan.shape import GPUS
@@ -429,6 +430,29 @@ def test_predictions_follow_the_bandwidth_and_stay_above_the_floor():
     slow, fast = (sampling_seconds(shape, groups, GPUS[name]) for name in ("h100", "h200"))
     least = sum(one.bytes for one in decode(shape, groups, size=2)) / DATA_SHEETS["h200"].bandwidth_at(1.0)
     assert least < fast < slow
+
+
+def test_shapes_of_families_have_about_as_many_weights_as_their_names_say():
+    for name in FAMILIES:
+        with torch.device("meta"):
+            count = AutoModelForCausalLM.from_config(config_of(SHAPES[name])).num_parameters()
+        assert 0.8 <= count / (1e6 * int(name.rpartition("-")[2].removesuffix("m"))) <= 1.1, (name, count)
+
+
+def test_the_table_of_families_has_both_peers_and_what_failed_is_named():
+    mine, peer = [repetition([30])], [repetition([30]) | {"seconds": 8.0}]
+    start = {"imported_mib": 1.0}
+    answers = {
+        "paceline": {"start": start, "repetitions": [one | {"peak_mib": 9.0} for one in mine]},
+        "before": {"start": start, "repetitions": [one | {"peak_mib": 9.0} for one in peer]},
+        "generate-float32": {"error": "the cache is full"},
+    }
+    made = bench_families.compared_generations(answers, exact=["tokens"])
+    where = {"cpu": "Abacus", "threads": 2, "torch": "2.13.0", "date": "2026-01-01"}
+    result = {"machine": where, "other": "abc", "generate": {"gemma3-10m": made}, "step": {}}
+    assert "| gemma3-10m | generate | 15 tokens/s | 4.0x |  | none |" in bench_families.table(result)
+    assert bench_families.complaints(result) == ["generate, gemma3-10m: generate-float32 ended: the cache is full"]
+    assert bench_families.filled(bench_families.PAGE.read_text(), {"families": "new"}).count("new") >= 1
 
 
 def test_times_that_overlap_count_once():
