@@ -148,9 +148,9 @@ def test_space_around_an_answer_does_not_count_towards_its_length():
 def test_a_worker_whose_child_dies_of_something_unforeseen_ends_too(pool_of):
     """Its silence would hold up the pair for a minute, three times."""
     started = pool_of(
-        "from paceline.rewards.maths import proving\n"
+        "from paceline.rewards.maths import verdicts\n"
         "def judge(request): raise KeyError('unforeseen')\n"
-        "proving._judge, proving._USUAL = judge, ()\nproving.work_on_pairs()"
+        "verdicts._judge, verdicts._USUAL = judge, ()\nverdicts.work_on_pairs()"
     ).submit(PAIR)
     assert "3 worker processes died over" in str(started.exception(timeout=50))
 
