@@ -75,13 +75,19 @@ class Routing:
         indices = torch.where(given >= 0, given, own)
         return type(result)((scores.gather(-1, indices), indices))
 
-    def chosen(self) -> UInt8[Tensor, "N B"] | None:
-        """Return the routes of the latest pass, as the routers chose themselves; None: none has."""
-        noted = next((own for own in self._own if own is not None), None)
-        if noted is None:
+    def chosen(self, some: Int[Tensor, " P"] | None = None) -> UInt8[Tensor, "N B"] | None:
+        """Return the routes of the latest pass, as the routers chose themselves; None: none has.
+
+        `some`: the only tokens that the latest routers have seen, where earlier ones have seen more.
+        """
+        noted = [own for own in self._own if own is not None]
+        if not noted:
             return None
-        unknown = torch.full_like(noted, -1)
-        chosen = torch.stack([unknown if own is None else own for own in self._own], dim=1)
+        unknown = torch.full_like(max(noted, key=len), -1)
+        every = [unknown if own is None else own for own in self._own]
+        if some is not None:
+            every = [own if len(own) == len(unknown) else unknown.index_copy(0, some, own) for own in every]
+        chosen = torch.stack(every, dim=1)
         return chosen.flatten(1).to(torch.uint8) if self.experts < 256 else chosen.flatten(1).view(torch.uint8)
 
     def counts(self) -> dict[str, Tensor]:
@@ -162,9 +168,9 @@ def rest_routers(model: nn.Module) -> None:
         routing.rest()
 
 
-def noted_routes(model: nn.Module) -> UInt8[Tensor, "N B"] | None:
+def noted_routes(model: nn.Module, some: Int[Tensor, " P"] | None = None) -> UInt8[Tensor, "N B"] | None:
     """Return `Routing.chosen` of a model's latest pass; None also where it has no router."""
-    return None if (routing := routing_of(model)) is None else routing.chosen()
+    return None if (routing := routing_of(model)) is None else routing.chosen(some)
 
 
 def _forward(router: Any, *inputs: Any, **options: Any) -> Any:

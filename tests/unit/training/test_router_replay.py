@@ -1,6 +1,7 @@
 """Routes that the engine chose reach the trainer: through completions, turns, the journal and micro-batches."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from paceline.config.building import build_config
 from paceline.config.objective import LossConfig, OptimConfig
 from paceline.engines import Request, Sampling
-from paceline.engines.local.decoder import PlainDecoder, RecomputingDecoder
+from paceline.engines.local.decoder import Decoder, PlainDecoder, RecomputingDecoder
 from paceline.engines.local.engine import LocalEngine
+from paceline.engines.local.fused import FusedDecoder
 from paceline.episodes.episode import _with_routes
 from paceline.errors import ConfigError
 from paceline.models.activations import recompute
@@ -40,7 +42,7 @@ def engine_of(model, dtype: torch.dtype = torch.float32, *, notes_routes: bool =
     )
 
 
-def sampled(model, dtype: torch.dtype, decoder: type = PlainDecoder) -> tuple[RolloutGroup, ...]:
+def sampled(model, dtype: torch.dtype, decoder: Callable[..., Decoder] = PlainDecoder) -> tuple[RolloutGroup, ...]:
     """Two groups of three completions of up to six tokens, with advantages."""
     engine = engine_of(model, dtype)
     engine._decoder = decoder(model, dtype)
@@ -117,6 +119,21 @@ def test_the_engine_notes_the_routes_of_every_token_that_it_read(decoder):
             assert len(prompt.routes) == width * len(prompt.tokens)
             # the last token was sampled and never read
             assert policy.routes == routes[len(prompt.routes) : -width] + b"\xff" * width
+
+
+def test_the_fused_decoder_leaves_out_what_nothing_reads_of_a_prompts_last_layer():
+    model = make_model(family("qwen3_moe")).eval()
+    for group in sampled(model, torch.float32, lambda model, dtype: FusedDecoder(model, dtype, None)):
+        for rollout in group.rollouts:
+            prompt, policy = rollout.trajectory.spans
+            routing = routing_of(model)
+            routing.begin()
+            model(input_ids=torch.tensor([[*prompt.tokens, *policy.tokens]]), use_cache=False)
+            expected = routing.chosen().view(len(prompt.tokens) + len(policy.tokens), len(routing._own), -1).clone()
+            noted = torch.frombuffer(bytearray(prompt.routes + policy.routes), dtype=torch.uint8).view_as(expected)
+            expected[-1] = 255  # sampled, and never read
+            expected[: len(prompt.tokens) - 1, -1] = 255
+            assert torch.equal(noted, expected)
 
 
 def test_an_engine_notes_nothing_where_it_is_not_asked_or_there_are_no_experts():

@@ -1,6 +1,7 @@
 """The engine that samples with the trainer's own weights, in the trainer's process.
 
-engine.py        the engine, and which decoder it samples with
+engine.py        the engine
+choice.py        which decoder it samples with
 scheduling.py    when prompts enter, rows are refilled, and the batch shrinks and grows
 rows.py          which completion sits in which row, and contexts of conversations between their turns
 routes.py        which experts the routers chose for each completion's tokens

@@ -27,6 +27,7 @@ from paceline.engines.local.weights import PreparedAttention, PreparedBlock, pre
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
 from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.routing import noted_routes
+from paceline.types import UNKNOWN_ROUTE
 
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
@@ -124,6 +125,7 @@ class FusedDecoder(Decoder):
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
         # Prompts of similar length should be neighbours: they are padded to one length.
         slots = self._attention.take_slots([len(prompt) for prompt in prompts], rows)
+        self._prompt_routes = list[Tensor]()
         longest = max(len(prompt) for prompt in prompts)
         at_once = max(1, PREFILL_TOKENS // longest)
         parts = [
@@ -167,6 +169,10 @@ class FusedDecoder(Decoder):
             if wanted is not None:
                 residual, normed = residual.index_select(0, wanted), normed.index_select(0, wanted)
             normed = self._added(residual, normed, update, block)
+        routes = noted_routes(self._model, last.to(slots.device))
+        if routes is not None:  # of known tokens, which were not computed, they are unknown
+            each = F.pad(in_each(routes, shared - known, count), (0, 0, known, 0), value=UNKNOWN_ROUTE[0])
+            self._prompt_routes += [row[: len(prompt)] for row, prompt in zip(each, prompts, strict=False)]
         return normed
 
     def _shared_to_keep(self, shared: int) -> int:
@@ -241,6 +247,10 @@ class FusedDecoder(Decoder):
     def _logits(self, normed: Float[Tensor, "N W"]) -> Float[Tensor, "N V"]:
         logits, cap = self._kernels.linear(normed, self._weights.head), self._head.cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+    @override
+    def prompt_routes(self) -> Sequence[UInt8[Tensor, "L B"] | None]:
+        return self._prompt_routes
 
     @override
     def step_routes(self) -> UInt8[Tensor, "S B"] | None:
