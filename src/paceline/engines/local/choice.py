@@ -1,4 +1,4 @@
-"""Which decoder an engine takes: the fastest whose logits equal the model's own on a short made-up batch."""
+"""The choice of a decoder: the fastest whose logits equal the model's own on a short made-up batch."""
 
 from collections.abc import Callable
 from typing import Literal, cast
