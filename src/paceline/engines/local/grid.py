@@ -220,9 +220,10 @@ class GridAttention(SharedAttention):
         }
         self._bias[:, :, self._prompt_columns + self.column - self._first_column] = 0
         self._biases = {window: self._bias for window in self._windows}
-        for window in self._windows - {None}:
-            left = self._positions <= (self._now - window)[:, None]
-            self._biases[window] = self._bias.masked_fill(left[:, None], -torch.inf)
+        for window in self._windows:
+            if window is not None:
+                left = self._positions <= (self._now - window)[:, None]
+                self._biases[window] = self._bias.masked_fill(left[:, None], -torch.inf)
 
     @override
     def end_step(self) -> None:

@@ -102,7 +102,7 @@ class TableAttention(SharedAttention):
         contexts = []
         for row in rows:
             slot, length, width = self._slot_of[row], int(self._own_lengths[row]), self._heads.width
-            before, layers = int(self._prompt_lengths[slot]), []
+            before, layers = int(self._prompt_lengths[slot]), list[tuple[Tensor, ...]]()
             for plan, (own_keys, own_values, prompt_keys, prompt_values) in zip(self._plans, self._layers, strict=True):
                 # what later tokens see, a window's oldest first
                 seen = before + length if plan.window is None else min(before + length, plan.window - 1)
