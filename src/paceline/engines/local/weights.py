@@ -156,7 +156,7 @@ class PreparedAttention:
     """Queries, keys and values, concatenated: [(H + 2K) * D, W]; then the output's gates [H * D, W], if any."""
     weights: AttentionWeights
     gated: bool
-    """Whether there are gates."""
+    """True if there are gates."""
     output: Linear | Float8Linear
 
 
