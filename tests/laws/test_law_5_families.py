@@ -32,6 +32,7 @@ def furnished(folder: Path, name: str) -> Place:
     return Place(folder=folder, options=THREE_STEPS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("gemma3_text", marks=pytest.mark.long), "qwen3_5_text"])
 def test_a_run_is_the_same_again_and_after_a_kill(name, tmp_path):
     first, again, killed = (furnished(tmp_path / folder, name) for folder in ("first", "again", "killed"))

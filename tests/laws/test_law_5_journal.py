@@ -102,6 +102,7 @@ def test_a_run_that_is_gone_on_with_reads_what_was_committed_and_ends_in_the_sam
     assert f"{again} steps' rollouts used again, from step {saved + 1} on" in said
 
 
+@pytest.mark.long
 def test_without_its_journal_a_run_ahead_of_itself_is_another_one_after_a_loss(tmp_path):
     undisturbed, _ = go(tmp_path / "undisturbed", cluster_here, 1)
 

@@ -79,6 +79,7 @@ def test_every_other_environment_has_a_deadline(address, tmp_path):
 OBSERVATION_SECONDS = 0.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("method", "attempts"), [("begin", 3), ("observe", 1), ("close", 1)])
 @pytest.mark.parametrize("place", ["here", "own process"])
 def test_a_step_whose_environments_all_hang_ends_at_the_limit_of_one_with_its_cause(place, method, attempts):

@@ -70,7 +70,7 @@ order, and a token's logprob then comes from other weights than it was sampled f
 there, has the local engine note the choices for every token that it reads, keeps them with the rollouts, and trains
 each token through them; routers compute in float32 besides. In [five tiny
 families](../benchmarks/results/routes-tiny.json) 0.02 to 9 % of the choices differed, and replay cut the KL
-divergence of engine and trainer (k3) by 4 to 230 times. A step reports `router_disagreement`, `expert_load_max` and
+divergence of engine and trainer (k3) by 4 to 160 times. A step reports `router_disagreement`, `expert_load_max` and
 `experts_unused`. Each router chooses for itself where the choice is not known: with vLLM, a pipeline or
 `rollout_func`, in the reference of `--beta`, and for phimoe, dbrx and longcat_flash.
 

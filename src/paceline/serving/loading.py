@@ -67,8 +67,9 @@ def load(
         from paceline.models.pretrained import end_token_ids, load_tokenizer
         from paceline.serving.generations import Generations
         from paceline.serving.model import PromptReader, ServedModel
+        from paceline.training.assembly import longest_sequence, make_engine
         from paceline.training.records import engine_sentences, of_machine
-        from paceline.training.setup.samplers import longest_sequence, make_engine, sampling_of
+        from paceline.training.setup.samplers import sampling_of
 
     tokenizer = load_tokenizer(config.model)
     policy = load_model(config.model)

@@ -8,6 +8,7 @@ rollouts/           the sampler: tasks to scored completions in groups
 learner/            the trainer: groups to new weights
 plan/               what a configuration amounts to before anything is loaded
 backend.py          sampler and trainer behind one interface, and the backend with both in this process
+assembly.py         the engine around a policy's weights
 trainer.py          policy, optimiser and learning rate: update, save, export
 rollout_journal.py  rollouts committed to disk, and read back after a crash
 evaluation.py       accuracy on held-out tasks

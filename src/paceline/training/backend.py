@@ -13,6 +13,7 @@ from paceline.config.sections import Config
 from paceline.engines import TrainedEngine
 from paceline.models.loading import restore_weights
 from paceline.runtime.activity import ACTIVITY, RUN
+from paceline.training.assembly import make_engine
 from paceline.training.evaluation import EvalResult, Evaluator
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint
@@ -21,7 +22,7 @@ from paceline.training.rollout_journal import Journal
 from paceline.training.rollouts.rounds import NO_TRANSFER, RolloutBatch, WeightTransfer
 from paceline.training.rollouts.sampler import Sampler, TaskSampler, prompts_of_step
 from paceline.training.setup.inputs import RunInputs
-from paceline.training.setup.samplers import make_engine, training_rounds, training_sampler
+from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.training.trainer import Trainer, make_trainer
 from paceline.types import RolloutGroup
 

@@ -47,8 +47,8 @@ def measure(
     # what computes a model takes as long again: whatever needs no weights is refused before these lines
     with loading():
         from paceline.models.loading import adopt_model, load_model
+        from paceline.training.assembly import make_engine
         from paceline.training.records import engine_sentences, of_machine
-        from paceline.training.setup.samplers import make_engine
 
     policy = load_model(config.model) if objects.model is None else adopt_model(objects.model, config.model)
     engine = make_engine(config, policy, tokenizer, for_training=False)

@@ -30,12 +30,12 @@ from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import frozen_copy, load_policy, load_reference, measure_by_twin
 from paceline.objective.schedule import learning_rate, warmup_updates
 from paceline.runtime.devices import free_memory
+from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint, Recomputing, choose_recomputing, least_memory, to_come
 from paceline.training.setup.checks import NO_OBJECTS, own_policy_loss
 from paceline.training.setup.inputs import RunObjects, RunSize
-from paceline.training.setup.samplers import fix_lengths
 from paceline.types import RolloutGroup
 
 

@@ -22,12 +22,13 @@ from paceline.models.parallel.mesh_ranks import MeshRanks
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.pretrained import end_token_ids, load_tokenizer
+from paceline.training.assembly import make_engine
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import engine_sentences, trainer_sentences
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.checks import NO_OBJECTS, resolve_functions
 from paceline.training.setup.inputs import RunObjects, RunSize
-from paceline.training.setup.samplers import make_conversations, make_engine, training_rounds, with_reward_models
+from paceline.training.setup.samplers import make_conversations, training_rounds, with_reward_models
 from paceline.training.trainer import make_trainer
 from paceline.types import Completion, RolloutGroup
 from paceline.workers.weight_sync import Manifest, WeightsChecksum, manifest_of, read_bucket, weights_in, write_weights

@@ -26,6 +26,7 @@ def test_there_are_at_least_60_of_them():
     assert len(CASES) >= 60
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(("line", "named"), CASES.values(), ids=CASES)
 def test_a_wrong_input_is_one_sentence_and_leaves_nothing_behind(line, named, here, capsys):
     before = sorted(here.rglob("*"))

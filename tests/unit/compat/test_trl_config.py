@@ -815,9 +815,10 @@ def errors_in(path):
 
 NEVER_SAID = (
     *("--long-prompts drop leaves no row", "--prompt-column", "--answer-column", "ranks share the tokens"),
-    *("recurrent layers carry a state", "--system-prompt", "--eval-share"),
+    *("recurrent layers carry a state", "--system-prompt", "--eval-share", "a router chose"),
+    "recorded routes have",
 )
-"""Prompts are never dropped, no other column, system message or share is ever named, and there is one process."""
+"""Prompts are never dropped, no other column, system message, share or model is ever named; there is one process."""
 
 
 @pytest.mark.parametrize("path", REACHED, ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -44,6 +44,7 @@ def largest_difference(model, dtype, *, steps=24):
     return max(differences)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_the_models_own(name, dtype):

@@ -54,16 +54,19 @@ def difference(name: str, dtype: torch.dtype) -> float:
     return float((torch.stack(after, dim=1).double() - torch.stack(wanted).double()).abs().max())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_past_the_window_are_the_models_own_in_float64(name):
     assert difference(name, torch.float64) < 1e-12
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_past_the_window_are_the_models_own_by_compiled_kernels(name):
     assert difference(name, torch.float32) < 1e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["gemma3_text", "olmo3", "ministral3", "qwen3_5_text", "lfm2", "bamba"])
 def test_completions_are_the_same_for_any_number_of_concurrent_rows(name):
     model = make_model(family(name)).eval()

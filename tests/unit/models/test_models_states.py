@@ -264,6 +264,7 @@ def library(name, compute):
     return functools.wraps(own)(lambda *arguments, **options: compute(own, *arguments, **options))
 
 
+@pytest.mark.sampled(2)
 @by_scan
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_librarys_scan_is_used_where_it_gives_torchs_numbers(name, dtype):

@@ -40,6 +40,7 @@ def of(found, *names):
         yield one
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_in_parts_has_the_values_and_gradients_of_the_whole(found, name):
     for one in of(found, "models", name):

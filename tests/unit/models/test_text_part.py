@@ -164,6 +164,7 @@ def test_a_peft_model_around_the_whole_is_refused():
         adopt_model(whole, ModelConfig(model="m", device="cpu"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TEXT_PARTS)
 def test_trained_weights_arrive_at_a_sampler_of_the_same_directory(name, tmp_path):
     written(name, tmp_path)

@@ -74,6 +74,7 @@ def test_code_that_is_none_says_where(interpreter):
     assert result.output == "  File \"<call 1>\", line 1\n    x = (1,\n        ^\nSyntaxError: '(' was never closed\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("source", "failed", "output"),
     [("exit()", False, ""), ("exit(0)", False, ""), ("exit(2)", True, ""), ("exit('enough')", True, "enough\n")],
@@ -84,6 +85,7 @@ def test_leaving_ends_the_code_alone(interpreter, source, failed, output):
     assert written(interpreter, "x") == "5\n"
 
 
+@pytest.mark.long
 def test_code_over_its_processor_time_ends_the_interpreter_and_the_next_is_new(interpreter):
     interpreter.run("x = 1")
     result = interpreter.run("print('lost')\nwhile True: pass")
@@ -119,6 +121,7 @@ def test_threads_do_not_run_between_two_pieces(interpreter):
     assert int(after) - int(before) < 20_000  # it counts that far in a few milliseconds
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("source", "ended"),
     [

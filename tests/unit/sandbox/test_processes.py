@@ -79,6 +79,7 @@ def test_a_killed_zygote_is_replaced(sandbox):
     assert run(sandbox, "print(2)").output == "2\n"
 
 
+@pytest.mark.long
 def test_a_zygote_killed_while_it_runs_a_program_is_replaced_and_the_program_run_again(sandbox):
     before = children()
     with ThreadPoolExecutor(1) as pool:

@@ -115,7 +115,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @by_case
 def test_the_gradient_is_that_of_one_process(folder, case):
     wanted, _ = gradient(learner_of(case, ONE_RANK))

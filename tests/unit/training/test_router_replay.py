@@ -42,11 +42,13 @@ def engine_of(model, dtype: torch.dtype = torch.float32, *, notes_routes: bool =
     )
 
 
-def sampled(model, dtype: torch.dtype, decoder: Callable[..., Decoder] = PlainDecoder) -> tuple[RolloutGroup, ...]:
+def sampled(
+    model, dtype: torch.dtype, decoder: Callable[..., Decoder] = PlainDecoder, *, prompts=PROMPTS
+) -> tuple[RolloutGroup, ...]:
     """Two groups of three completions of up to six tokens, with advantages."""
     engine = engine_of(model, dtype)
     engine._decoder = decoder(model, dtype)
-    requests = [Request(prompt_ids=prompt, keys=(1, 2, 3), limits=(6, 4, 1)) for prompt in PROMPTS]
+    requests = [Request(prompt_ids=prompt, keys=(1, 2, 3), limits=(6, 4, 1)) for prompt in prompts]
     return tuple(
         RolloutGroup(
             task=Task(task_id=str(number), prompt="", prompt_ids=prompt, answer=None),
@@ -56,7 +58,7 @@ def sampled(model, dtype: torch.dtype, decoder: Callable[..., Decoder] = PlainDe
             ),
         )
         for number, (prompt, completions) in enumerate(
-            zip(PROMPTS, engine.generate(requests, Sampling(max_completion_length=6)), strict=True)
+            zip(prompts, engine.generate(requests, Sampling(max_completion_length=6)), strict=True)
         )
     )
 
@@ -223,14 +225,15 @@ def without_routes(groups) -> list[RolloutGroup]:
     ]
 
 
-def test_replay_brings_a_trainer_in_bfloat16_closer_to_its_engine():
+def test_replay_brings_a_trainer_closer_to_an_engine_of_another_precision():
     model = make_model(family("gpt_oss"))
-    groups = sampled(model.eval(), torch.bfloat16)
-    replayed = stepped(model, groups, torch.bfloat16)
-    apart = stepped(model, without_routes(groups), torch.bfloat16)
+    prompts = tuple(tuple((7 * index * step + 3) % 250 + 1 for index in range(1, 40)) for step in (1, 2))
+    groups = sampled(model.eval(), torch.bfloat16, prompts=prompts)
+    replayed = stepped(model, groups, torch.float32)
+    apart = stepped(model, without_routes(groups), torch.float32)
     assert apart.router_disagreement is None
-    assert 0 < replayed.router_disagreement < 0.5
-    assert replayed.logprob_mismatch_max < apart.logprob_mismatch_max / 2
+    assert replayed.router_disagreement < 0.5
+    assert replayed.logprob_mismatch_max < apart.logprob_mismatch_max / 1.5
 
 
 def test_a_restored_step_has_the_same_routes():

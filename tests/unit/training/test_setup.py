@@ -84,6 +84,7 @@ def test_what_files_alone_can_tell_is_refused_without_torch(tmp_path, name):
     assert done.stdout.splitlines()[-1] == "2 False", done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "reads"),
     [

@@ -14,12 +14,12 @@ from paceline.config.sections import LoopConfig, ModelConfig
 from paceline.engines import Request, Sampling
 from paceline.models.loading import load_model
 from paceline.models.pretrained import end_token_ids, load_tokenizer
+from paceline.training.assembly import make_engine
 from paceline.training.backend import one_process
 from paceline.training.observing import Timetable
 from paceline.training.rollouts.sampler import TaskSampler, prompts_of_step
 from paceline.training.run import Requests
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.samplers import make_engine
 from paceline.training.trainer import SteppedRate
 from tests.support.cluster_here import sampler_of
 from tests.support.scripted import task

@@ -158,6 +158,7 @@ def are_alike(one: list[dict[str, Any]], wanted: list[dict[str, Any]], *, versio
         assert completion["version"] == version
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(TRAINING))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("when", "version"), [("before", 0), ("after", 1)])

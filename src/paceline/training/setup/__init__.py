@@ -13,5 +13,5 @@ checks.py       the cheap stage: files, names and rows
 inputs.py       objects beside the options, and what setup makes of both: tokenizer, functions, tasks, evaluators, plan
 preparation.py  tokenizer, tasks, self-test, held-out tasks, steps, one after the other
 held_out.py     held-out tasks and their evaluators
-samplers.py     the engine around a policy's weights, and the sampler around it
+samplers.py     the sampler around an engine
 """
