@@ -273,7 +273,7 @@ def _query_scales(parameters: Mapping[str, Any], length: int, like: Tensor) -> F
     if beta is None:
         return None
     positions = torch.arange(length, device=like.device)
-    scales = 1 + beta * torch.log(1 + torch.floor(positions / parameters["original_max_position_embeddings"]))
+    scales: Tensor = 1 + beta * torch.log(1 + torch.floor(positions / parameters["original_max_position_embeddings"]))
     return scales.to(like.dtype)
 
 

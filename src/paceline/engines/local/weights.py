@@ -3,7 +3,6 @@
 W width of the model, V vocabulary, H query heads, K key/value heads, D head width; of one layer O outputs, I inputs.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,7 +130,10 @@ def linear_paths(layer: nn.Module, parts: LayerParts) -> tuple[str, ...]:
 
 
 def _has(layer: nn.Module, path: str) -> bool:
-    return functools.reduce(lambda module, name: getattr(module, name, None), path.split("."), layer) is not None
+    part: Any = layer
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    return part is not None
 
 
 def _has_experts(layer: nn.Module, parts: LayerParts) -> bool:
@@ -240,7 +242,7 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
     def scale(layer: nn.Module, path: str | None) -> Tensor | None:
         if path is None:
             return None
-        weight = getattr(layer.get_submodule(path), "weight", None)
+        weight: Tensor | None = getattr(layer.get_submodule(path), "weight", None)
         if weight is None:  # an identity in place of a norm
             return None
         weight = weight.detach().to(kernels.residual_dtype)
