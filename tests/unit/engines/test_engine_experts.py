@@ -17,7 +17,9 @@ from paceline.models.plain_forward import plain_logits
 from tests.support.families import family, make_model
 from tests.support.tiny import local_engine
 
-FAMILIES = ("qwen3_moe", "gpt_oss", "qwen2_moe", "olmoe", "glm4_moe", "mixtral, router jitter")
+HYBRIDS = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe")
+"""Their states are float32 in every precision."""
+FAMILIES = ("qwen3_moe", "gpt_oss", "qwen2_moe", "olmoe", "glm4_moe", "mixtral, router jitter", *HYBRIDS)
 EXACT = {torch.float64: 1e-6, torch.float32: 1e-5}
 
 
@@ -50,7 +52,7 @@ def largest_difference(model, dtype, *, steps=24):
 def test_logits_are_the_models_own(name, dtype):
     model = model_of(name, dtype)
     assert unsupported_reason(model) is None
-    assert largest_difference(model, dtype) < EXACT[dtype]
+    assert largest_difference(model, dtype) < EXACT[dtype] * (5 if name in HYBRIDS else 1)
     assert experts_by(model) == "eager"  # the model itself computes as before
 
 

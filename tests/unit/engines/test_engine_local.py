@@ -106,8 +106,7 @@ def test_a_model_that_computes_something_else_takes_the_plain_path():
     ("name", "path"),
     [
         ("lfm2", "fused"),  # caches beside keys and values what convolutions
-        ("qwen3_next", "fused"),  # and linear attention go on from
-        ("jamba", "plain"),  # and state spaces
+        ("jamba", "plain"),  # and state spaces go on from
         ("mamba2", "recomputing"),  # takes no mask after its prompt
         ("openai-gpt", "recomputing"),  # has no cache
         ("rwkv, no rescaling", "recomputing"),  # keeps a state that is not asked for

@@ -253,7 +253,7 @@ def _rotation(decoder: Any, kind: str, length: int, like: Tensor) -> Rotation:
 
     The module's own may have each number twice, for both halves or for neighbours, or once.
     """
-    rotary, eps = getattr(decoder, "rotary_emb", None), norm_eps(decoder)
+    rotary, eps = rotary_of(decoder), norm_eps(decoder)
     if not kind or rotary is None:
         nothing = like.new_zeros(length, 0)
         return Rotation(cosine=nothing, sine=nothing, norm_eps=eps)
@@ -275,6 +275,11 @@ def _query_scales(parameters: Mapping[str, Any], length: int, like: Tensor) -> F
     positions = torch.arange(length, device=like.device)
     scales: Tensor = 1 + beta * torch.log(1 + torch.floor(positions / parameters["original_max_position_embeddings"]))
     return scales.to(like.dtype)
+
+
+def rotary_of(decoder: Any) -> Any:
+    """Return a decoder's rotary module, whatever its name; None: it has none of its own."""
+    return next((module for module in decoder.children() if type(module).__name__.endswith("RotaryEmbedding")), None)
 
 
 def norm_eps(decoder: Any) -> float:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from paceline.engines.local.attention import AttentionWeights, norm_eps
+from paceline.engines.local.attention import AttentionWeights, norm_eps, rotary_of
 from paceline.engines.local.experts import prepared_experts
 from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
@@ -93,7 +93,7 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
     name = type(model).__name__
     if (reason := unplanned_layer(layer_plans(model.config, name), name)) is not None:
         return reason
-    rotary = getattr(decoder_of(model), "rotary_emb", None)
+    rotary = rotary_of(decoder_of(model))
     rope_type = getattr(rotary, "rope_type", FIXED_ROPE_TYPES[0])
     for kind in rope_type.values() if isinstance(rope_type, dict) else (rope_type,):
         if kind not in FIXED_ROPE_TYPES:
@@ -235,7 +235,7 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
     decoder, numbers = decoder_of(model), itertools.count()
     plans = layer_plans(model.config, type(model).__name__)
     # rotated numbers of a head, where the rotary module has one table for all layers
-    turned = 2 * len(getattr(getattr(decoder, "rotary_emb", None), "inv_freq", ()))
+    turned = 2 * len(getattr(rotary_of(decoder), "inv_freq", ()))
     family = plans[0].family
     assert family is not None
 
