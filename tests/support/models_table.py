@@ -12,7 +12,6 @@ from torch import Tensor
 
 from paceline.config.building import build_config
 from paceline.errors import ModelError
-from paceline.models.families import FAMILIES as KERNEL_FAMILIES
 from paceline.models.loaded import save_model
 from paceline.models.plain_forward import plain_logits
 from paceline.objective.micro_batches import pack
@@ -45,7 +44,7 @@ ways that agree, and refuses a model if none does. The start of a run prints the
 
 | engine | what it does |
 |---|---|
-| fused | layers of {families} in few operations, each prompt computed once and shared |
+| fused | layers that have a plan, in few operations; prompts computed once and shared, states forked from them |
 | plain | the model's own forward pass with its own cache |
 | recomputing | no cache: the whole context is computed again for each token, far slower |
 
@@ -69,7 +68,7 @@ In bfloat16 the trainer's routers choose other experts than the engine's for som
 order, and a token's logprob then comes from other weights than it was sampled from. `--router-replay`, on by default
 there, has the local engine note the choices for every token that it reads, keeps them with the rollouts, and trains
 each token through them; routers compute in float32 besides. In [five tiny
-families](../benchmarks/results/routes-tiny.json) 0.02 to 9 % of the choices differed, and replay cut the KL
+families](../benchmarks/results/routes-tiny.json) 0.1 to 11 % of the choices differed, and replay cut the KL
 divergence of engine and trainer (k3) by 4 to 160 times. A step reports `router_disagreement`, `expert_load_max` and
 `experts_unused`. Each router chooses for itself where the choice is not known: with vLLM, a pipeline or
 `rollout_func`, in the reference of `--beta`, and for phimoe, dbrx and longcat_flash.
@@ -191,7 +190,6 @@ def page(results: dict[str, Trained | Refused]) -> str:
     head = HEAD.format(
         steps=STEPS,
         version=transformers.__version__,
-        families=", ".join(family.prefix for family in KERNEL_FAMILIES),
         largest=max(max(result.mismatch, result.off) for result in trained.values()),
     )
     rows = [f"| {engine} | {way} | {'; '.join(names)} |" for (engine, way), names in groups.items() if names]
