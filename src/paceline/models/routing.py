@@ -33,9 +33,9 @@ class Routing:
 
     def __init__(self, routers: int, experts: int) -> None:
         self.routers, self.experts = routers, experts
-        self._own: list[Int[Tensor, "N K"] | None] = [None] * routers
+        self._choices: list[Int[Tensor, "N K"] | None] = [None] * routers
         """What each router would choose itself; None: it has not chosen by a `topk` over its experts."""
-        self._given: Int[Tensor, "N R K"] | None = None
+        self._recorded: Int[Tensor, "N R K"] | None = None
         self._sources: Int[Tensor, " S"] | None = None
         self._notes = False
 
@@ -47,12 +47,12 @@ class Routing:
         Raises:
             ModelError: routes that are not of this model.
         """
-        self._own, self._sources, self._notes = [None] * self.routers, sources, True
-        self._given = None if routes is None else self._unpacked(routes)
+        self._choices, self._sources, self._notes = [None] * self.routers, sources, True
+        self._recorded = None if routes is None else self._unpacked(routes)
 
     def rest(self, *, notes: bool = False) -> None:
         """Let the routers choose for themselves in the passes that follow, and note what they choose if `notes`."""
-        self._own, self._given, self._sources, self._notes = [None] * self.routers, None, None, notes
+        self._choices, self._recorded, self._sources, self._notes = [None] * self.routers, None, None, notes
 
     def watched(self, router: int) -> contextlib.AbstractContextManager[object]:
         """Note or answer what a router chooses within the context."""
@@ -62,17 +62,17 @@ class Routing:
         """Note the result of a router's `topk`, and return it, or the same of given choices."""
         if scores.dim() != 2 or scores.shape[1] != self.experts:  # a choice among groups, or within them
             return result
-        own = result.indices.detach()
-        self._own[router] = own.to(torch.int16)
-        if self._given is None:
+        choices = result.indices.detach()
+        self._choices[router] = choices.to(torch.int16)
+        if self._recorded is None:
             return result
-        given = self._given[:, router]
-        if given.shape != own.shape:
+        recorded = self._recorded[:, router]
+        if recorded.shape != choices.shape:
             raise ModelError(
-                f"a router chose {own.shape[1]} experts for each of {len(own)} tokens, and recorded routes have "
-                f"{given.shape[1]} for each of {len(given)}; give --router-replay false"
+                f"a router chose {choices.shape[1]} experts for each of {len(choices)} tokens, and recorded routes "
+                f"have {recorded.shape[1]} for each of {len(recorded)}; give --router-replay false"
             )
-        indices = torch.where(given >= 0, given, own)
+        indices = torch.where(recorded >= 0, recorded, choices)
         return type(result)((scores.gather(-1, indices), indices))
 
     def chosen(self, some: Int[Tensor, " P"] | None = None) -> UInt8[Tensor, "N B"] | None:
@@ -80,13 +80,15 @@ class Routing:
 
         `some`: the only tokens that the latest routers have seen, where earlier ones have seen more.
         """
-        noted = [own for own in self._own if own is not None]
+        noted = [choices for choices in self._choices if choices is not None]
         if not noted:
             return None
         unknown = torch.full_like(max(noted, key=len), -1)
-        every = [unknown if own is None else own for own in self._own]
+        every = [unknown if choices is None else choices for choices in self._choices]
         if some is not None:
-            every = [own if len(own) == len(unknown) else unknown.index_copy(0, some, own) for own in every]
+            every = [
+                choices if len(choices) == len(unknown) else unknown.index_copy(0, some, choices) for choices in every
+            ]
         chosen = torch.stack(every, dim=1)
         return chosen.flatten(1).to(torch.uint8) if self.experts < 256 else chosen.flatten(1).view(torch.uint8)
 
@@ -96,18 +98,18 @@ class Routing:
         `loads` [R, E] is how many of them an expert was taken by; `routes_known` is the number of their routes that
         were given, and `routes_differ` in how many of those a router chose another set itself.
         """
-        noted = [(router, own) for router, own in enumerate(self._own) if own is not None]
+        noted = [(router, choices) for router, choices in enumerate(self._choices) if choices is not None]
         if not noted or self._sources is None:
             return {}
-        own = torch.stack([choices for _, choices in noted], dim=1).index_select(0, self._sources).long()
-        used, differ, known = own, own.new_zeros(()), own.new_zeros(())
-        if self._given is not None:
-            given = self._given[:, [router for router, _ in noted]].index_select(0, self._sources)
-            is_known = (given >= 0).all(-1)
-            used = torch.where(given >= 0, given, own)
-            is_other = (given.sort(-1).values != own.sort(-1).values).any(-1)
+        choices = torch.stack([choices for _, choices in noted], dim=1).index_select(0, self._sources).long()
+        used, differ, known = choices, choices.new_zeros(()), choices.new_zeros(())
+        if self._recorded is not None:
+            recorded = self._recorded[:, [router for router, _ in noted]].index_select(0, self._sources)
+            is_known = (recorded >= 0).all(-1)
+            used = torch.where(recorded >= 0, recorded, choices)
+            is_other = (recorded.sort(-1).values != choices.sort(-1).values).any(-1)
             known, differ = is_known.sum(), (is_known & is_other).sum()
-        loads = own.new_zeros(len(noted), self.experts)
+        loads = choices.new_zeros(len(noted), self.experts)
         flat = used.transpose(0, 1).flatten(1)
         loads.scatter_add_(1, flat, torch.ones_like(flat))
         return {"loads": loads, "routes_known": known, "routes_differ": differ}

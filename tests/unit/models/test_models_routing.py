@@ -126,7 +126,7 @@ def test_a_copied_model_has_routers_of_its_own():
 def test_from_256_experts_on_a_number_has_two_bytes():
     _, routing = routed("qwen3_moe")
     routing.experts = 300
-    routing._own = [torch.tensor([[299, 1]], dtype=torch.int16)] * 4
+    routing._choices = [torch.tensor([[299, 1]], dtype=torch.int16)] * 4
     routes = routing.chosen()
     assert routes[0, :4].tolist() == [43, 1, 1, 0]
     assert routing._unpacked(routes)[0, 0].tolist() == [299, 1]

@@ -131,7 +131,7 @@ def test_the_fused_decoder_leaves_out_what_nothing_reads_of_a_prompts_last_layer
             routing = routing_of(model)
             routing.begin()
             model(input_ids=torch.tensor([[*prompt.tokens, *policy.tokens]]), use_cache=False)
-            expected = routing.chosen().view(len(prompt.tokens) + len(policy.tokens), len(routing._own), -1).clone()
+            expected = routing.chosen().view(len(prompt.tokens) + len(policy.tokens), len(routing._choices), -1).clone()
             noted = torch.frombuffer(bytearray(prompt.routes + policy.routes), dtype=torch.uint8).view_as(expected)
             expected[-1] = 255  # sampled, and never read
             expected[: len(prompt.tokens) - 1, -1] = 255

@@ -54,8 +54,10 @@ def _twin(module: Any, experts: set[int], dtype: torch.dtype, *, shared: bool = 
     if id(module) in experts:
         twin.config = copy.copy(module.config)  # in which `serve_experts` says what computes them
     if id(module) in experts or (shared and isinstance(module, nn.Linear)):
-        cast = {name: None if own is None else own.detach().to(dtype) for name, own in module._parameters.items()}
-        twin._parameters = {name: None if own is None else nn.Parameter(own, False) for name, own in cast.items()}
+        twin._parameters = {
+            name: None if parameter is None else nn.Parameter(parameter.detach().to(dtype), False)
+            for name, parameter in module._parameters.items()
+        }
     twin._modules = dict(module._modules)
     for name, child in module._modules.items():
         is_shared = shared or SHARED in name

@@ -7,6 +7,7 @@ S rows, P prompts, L prompt length, T tokens computed, H query heads, K key/valu
 model, V vocabulary.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ class FusedDecoder(Decoder):
         like = torch.empty(0, dtype=self._kernels.residual_dtype, device=self._model.device)
         self._attention = self._new_attention(num_rows, attention_layers(self._model, whole_tiles(max_length), like))
         self._states = [mixer.new_states(num_rows) for mixer in self._weights.state_mixers]
-        """MixerStates of the rows, by mixer."""
+        """States of the rows, by mixer."""
 
     def _new_attention(self, num_rows: int, layers: Sequence[AttentionLayer]) -> SharedAttention:
         kernels, sizes = self._kernels, (num_rows, layers, self._heads)
@@ -85,7 +86,7 @@ class FusedDecoder(Decoder):
         self._kept = [torch.zeros(0) for _ in self._weights.attention]
         """Their queries, keys and values, by layer with attention."""
         self._kept_states: list[MixerStates] = [() for _ in self._weights.state_mixers]
-        """MixerStates behind them, by mixer."""
+        """States behind them, by mixer."""
 
     @override
     def end(self) -> None:
@@ -153,14 +154,15 @@ class FusedDecoder(Decoder):
         self._latest = prompts[0]
         prefill = _Prefill(prompts=prompts, rows=rows, slots=slots, count=count, shared=shared, known=known)
         unshared = length - shared
-        last = torch.tensor([row * unshared + len(prompt) - 1 for row, prompt in enumerate(prompts)]) - known
+        ends = [row * unshared + len(prompt) - 1 - known for row, prompt in enumerate(prompts)]
+        last = torch.tensor(ends, device=slots.device)
         residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device))
         self._num_kept = self._shared_to_keep(shared)
         blocks = self._weights.blocks
         last_mixer = max(number for number, block in enumerate(blocks) if block.mixer is not None)
         states = iter(range(len(self._states)))
         for number, block in enumerate(blocks):
-            wanted = last.to(slots.device) if number == last_mixer else None
+            wanted = last if number == last_mixer else None
             update = None
             if isinstance(block.mixer, PreparedAttention):
                 update = self._attended(normed, block.mixer, prefill, wanted)
@@ -169,7 +171,7 @@ class FusedDecoder(Decoder):
             if wanted is not None:
                 residual, normed = residual.index_select(0, wanted), normed.index_select(0, wanted)
             normed = self._added(residual, normed, update, block)
-        routes = noted_routes(self._model, last.to(slots.device))
+        routes = noted_routes(self._model, last)
         if routes is not None:  # of known tokens, which were not computed, they are unknown
             each = F.pad(in_each(routes, shared - known, count), (0, 0, known, 0), value=UNKNOWN_ROUTE[0])
             self._prompt_routes += [row[: len(prompt)] for row, prompt in zip(each, prompts, strict=False)]
@@ -294,9 +296,9 @@ class FusedDecoder(Decoder):
         return residual.to(self._kernels.dtype)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _Prefill:
-    """Prompts that are computed together."""
+    """Prompts that are computed together. What all mixers with states ask of them is made when first used."""
 
     prompts: Sequence[Sequence[int]]
     rows: Sequence[Sequence[int]]
@@ -309,18 +311,18 @@ class _Prefill:
     known: int
     """How many of these are not computed at all."""
 
-    @property
+    @functools.cached_property
     def unshared_lengths(self) -> Int[Tensor, " C"]:
         """Tokens of each prompt behind the shared ones, on the host; 1 for those that only round up."""
         lengths = [len(prompt) - self.shared for prompt in self.prompts]
         return torch.tensor(lengths + [1] * (self.count - len(lengths)))
 
-    @property
+    @functools.cached_property
     def each_row(self) -> Int[Tensor, " S"]:
         """All rows, prompt by prompt."""
         return torch.tensor([row for members in self.rows for row in members], device=self.slots.device)
 
-    @property
+    @functools.cached_property
     def prompt_of_row(self) -> Int[Tensor, " S"]:
         """The prompt of each of these rows."""
         counts = torch.tensor([len(members) for members in self.rows], device=self.slots.device)

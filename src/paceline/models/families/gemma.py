@@ -10,22 +10,19 @@ _FOUR_NORMS = LayerParts(
 )
 _CAPPED = replace(_FOUR_NORMS, cap="self_attn.attn_logit_softcapping")
 _HEAD_NORMS = replace(_FOUR_NORMS, head_norms=("self_attn.q_norm", "self_attn.k_norm"))
-_SCALE = "embed_tokens.embed_scale"
+_PARTS = {
+    "gemma": {FULL: LayerParts()},
+    "gemma2": {FULL: _CAPPED, WINDOW: _CAPPED},
+    "gemma3": {FULL: _HEAD_NORMS, WINDOW: _HEAD_NORMS},
+}
 
-FAMILIES = (
-    Family(model_type="gemma", prefix="Gemma", norm_offset=1.0, embedding_multiplier=_SCALE),
+FAMILIES = tuple(
     Family(
-        model_type="gemma2",
-        prefix="Gemma2",
-        parts={FULL: _CAPPED, WINDOW: _CAPPED},
+        model_type=model_type,
+        prefix=model_type.capitalize(),
+        parts=parts,
         norm_offset=1.0,
-        embedding_multiplier=_SCALE,
-    ),
-    Family(
-        model_type="gemma3",
-        prefix="Gemma3",
-        parts={FULL: _HEAD_NORMS, WINDOW: _HEAD_NORMS},
-        norm_offset=1.0,
-        embedding_multiplier=_SCALE,
-    ),
+        embedding_multiplier="embed_tokens.embed_scale",
+    )
+    for model_type, parts in _PARTS.items()
 )
