@@ -41,7 +41,7 @@ class EpisodeChat:
     ) -> None:
         """Start with the task's prompt; without `spec` there is one turn and no environment."""
         self._spec, self._conversations, self._sampling = spec, conversations, sampling
-        self.prompt, self.prompt_ids = task.prompt, task.prompt_ids
+        self.prompt, self.prompt_ids, self.media = task.prompt, task.prompt_ids, task.media
         self.messages: tuple[Message, ...] = task.messages or ()
         """Messages up to now, those of the prompt included."""
         self.opening: tuple[Message, ...] | None = None
@@ -51,7 +51,7 @@ class EpisodeChat:
         self.is_cut = False
         """True if the latest turn was cut because the episode's tokens are used up."""
         self.failure: str | None = None
-        self._spans = [Span(by="prompt", tokens=self.prompt_ids)]
+        self._spans = [Span(by="prompt", tokens=self.prompt_ids, media=self.media)]
         self._turns: list[Turn] = []
         self._read_before: list[tuple[Message, ...]] = []
         """Messages before each turn."""
@@ -113,6 +113,7 @@ class EpisodeChat:
         return NextTurn(
             number=len(self._turns),
             prompt_ids=self._ids,
+            media=self.media,
             limit=min(self._turn_limit, self._room),
             continues=self._continues,
         )

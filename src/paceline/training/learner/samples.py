@@ -101,6 +101,7 @@ def _rows(
                 prompt=prompts[prompt_ids],
                 prompt_ids=prompt_ids,
                 prompt_routes=routes.setdefault(prompts[prompt_ids], context.routes[:cut]),
+                prompt_media=tuple(image for image in context.media if image.start < len(prompt_ids)),
                 spans=(*([Span(by="prompt", tokens=rest, routes=context.routes[cut:])] if rest else []), *spans),
                 advantages=tuple(rollout.advantage if credit is None else credit[turn] for turn in turns),
                 masked=masked,
