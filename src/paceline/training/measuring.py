@@ -31,6 +31,7 @@ def measure(
         from paceline.models.pretrained import load_tokenizer, positions_in, read_config
         from paceline.runtime.devices import choose_device
         from paceline.training.setup.held_out import make_evaluators
+        from paceline.training.setup.images import image_input
         from paceline.training.setup.preparation import check_eight_bits, conversations_of
 
     described = read_config(config.model) if objects.model is None else objects.model.config
@@ -39,7 +40,10 @@ def measure(
     limit = positions_in(described)
     tokenizer = objects.tokenizer or load_tokenizer(config.model)
     conversations = conversations_of(config, tokenizer, objects.environments, described, objects.model)
-    evaluators = make_evaluators(config, tokenizer, objects, conversations, limit=limit, is_length_free=is_length_free)
+    images = image_input(config, objects, tokenizer)
+    evaluators = make_evaluators(
+        config, tokenizer, objects, conversations, limit=limit, is_length_free=is_length_free, images=images
+    )
     for evaluator in evaluators:
         for note in evaluator.notes:
             say(note if len(evaluators) == 1 else f"{evaluator.name}: {note}")
@@ -50,7 +54,12 @@ def measure(
         from paceline.training.assembly import make_engine
         from paceline.training.records import engine_sentences, of_machine
 
-    policy = load_model(config.model) if objects.model is None else adopt_model(objects.model, config.model)
+    has_images = any(task.media for evaluator in evaluators for task in evaluator.tasks)
+    pictures, vision = images.pictures if has_images else None, config.vision
+    if objects.model is None:
+        policy = load_model(config.model, pictures=pictures, vision=vision)
+    else:
+        policy = adopt_model(objects.model, config.model, pictures=pictures, vision=vision)
     engine = make_engine(config, policy, tokenizer, for_training=False)
     for note in (*of_machine(policy), *engine_sentences(engine)):
         say(note)

@@ -13,7 +13,9 @@ from paceline.config.reading import base_name, is_code
 from paceline.config.sections import Config, EvalConfig
 from paceline.data.duplicates import training_rows
 from paceline.data.formats import screen
+from paceline.data.pictures import PictureStore
 from paceline.data.prompts import system_prompt
+from paceline.data.row_images import ImageInput
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import ReadFiles, has_split, is_file, load_rows
 from paceline.engines.vllm.window import check_vllm
@@ -79,6 +81,7 @@ def resolved(config: Config, objects: RunObjects = NO_OBJECTS, *, for_training: 
         system=system_prompt(config.data, default_system_prompt(functions)),
         environments=environments,
         files=dict(objects.files),
+        pictures=objects.pictures or PictureStore(image_urls=config.vision.image_urls),
     )
 
 
@@ -244,6 +247,9 @@ def _rows(config: Config, checked: RunObjects, dataset: str, *, split: str, size
 
 
 def _screen(config: Config, checked: RunObjects, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
+    assert checked.pictures is not None  # it is resolved
+    most = config.vision.max_images_per_prompt
+    images = ImageInput(pictures=checked.pictures, placeholders=None, max_images_per_prompt=most)
     # one row says nothing of the others, which may be all that is needed where bad ones are skipped
     if is_file(dataset, checked.files) or config.data.on_bad_row == "stop":
-        screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check)
+        screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check, images)

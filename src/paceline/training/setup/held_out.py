@@ -11,6 +11,7 @@ from paceline.chat.messages import row_tools
 from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
+from paceline.data.row_images import ImageInput
 from paceline.data.rows import SAMPLE, spread
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
@@ -58,12 +59,13 @@ def make_evaluators(
     limit: int | None,
     is_length_free: bool = False,
     training: Sequence[Task] = (),
+    images: ImageInput | None = None,
 ) -> tuple[Evaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`.
 
     `limit`: positions of the model, None where it has no end. `is_length_free`: completions may be shorter than the
     option says, where prompts leave no more. A set of which prompts are among `training` is refused, unless the options
-    allow it.
+    allow it. `images`: how images of rows are read; None: rows with images are refused.
     """
     sets = config.data.held_out
     if config.data.eval_share is not None:
@@ -75,7 +77,8 @@ def make_evaluators(
             or sets
         )
     made = tuple(
-        _evaluator(config, tokenizer, objects, conversations, held_out, limit, is_length_free) for held_out in sets
+        _evaluator(config, tokenizer, objects, conversations, held_out, limit, is_length_free, images)
+        for held_out in sets
     )
     if conversations is None and not config.data.allow_overlap:  # else tasks of one prompt differ by their environments
         for evaluator in made:
@@ -91,6 +94,7 @@ def _evaluator(
     held_out: tuple[str | None, str],
     limit: int | None,
     is_length_free: bool,
+    images: ImageInput | None,
 ) -> Evaluator:
     name, dataset = held_out
     options, data, function = config.evaluation, config.data, objects.measure
@@ -110,6 +114,7 @@ def _evaluator(
         check=check,
         whole=True,
         tools_of=row_tools if conversations is None else conversations.tools_of,
+        images=images,
     )
     tasks = built.looked_at
     if conversations is not None:

@@ -1,0 +1,75 @@
+"""Images of a run's prompts before any weight is read: how they are read, and what is refused with them or without."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.config.layout import ParallelConfig
+from paceline.config.rules import check_unused, require
+from paceline.config.sections import Config
+from paceline.data.row_images import ImageInput
+from paceline.data.pictures import PictureStore, Placeholders
+from paceline.errors import DataError
+from paceline.training.setup.inputs import RunObjects
+from paceline.types import Task
+
+IMAGES = "images"
+"""Folder of a run directory."""
+
+
+def image_input(
+    config: Config, objects: RunObjects, tokenizer: PreTrainedTokenizerBase, *, folder: Path | None = None
+) -> ImageInput:
+    """Return how images of rows are read, and how prompts hold them once a row has one.
+
+    `folder`: the run's images, from which other processes read them; None: memory alone has them.
+    """
+
+    @functools.cache
+    def placeholders() -> Placeholders:
+        # imported here: most runs have no images
+        from paceline.models.vision.placeholders import read_placeholders
+
+        return read_placeholders(config.model, config.vision, tokenizer)
+
+    pictures = objects.pictures or PictureStore(image_urls=config.vision.image_urls)
+    pictures.folder = folder
+    return ImageInput(
+        pictures=pictures, placeholders=placeholders, max_images_per_prompt=config.vision.max_images_per_prompt
+    )
+
+
+def check_images(config: Config, objects: RunObjects, *, has_images: bool) -> None:
+    """Refuse options for images where there are none, and by name what cannot be done with images.
+
+    Raises:
+        ConfigError: one of these.
+    """
+    vision, parallel = config.vision, config.parallel
+    if not has_images:
+        names = [field.name for field in fields(vision)]
+        check_unused(vision, names, without="images in prompts", why="no row that was read has one")
+        return
+    beside, why = "with images in prompts", "each rank has a whole copy of the model there, and a share of the samples"
+    for option in ("zero_stage", "tensor_parallel", "context_parallel", "pipeline_parallel"):
+        whole, value = ParallelConfig.__dataclass_fields__[option].default, getattr(parallel, option)
+        require(value == whole, option, value, f"be {whole} {beside}", why)
+    trained = vision.train_vision or vision.train_projector or vision.lora_vision
+    ahead, rule = config.cluster.max_staleness, f"be 0 {beside} whose encoder is trained"
+    require(ahead == 0 or not trained, "max_staleness", ahead, rule, "leave the vision encoder frozen to sample ahead")
+    rate, rule = vision.vision_learning_rate, "be left out with an optimizer of a program's own"
+    why = "set the rate of its group there"
+    require(rate is None or objects.optimizer is None, "vision_learning_rate", rate, rule, why)
+
+
+def refuse_images(tasks: Sequence[Task]) -> None:
+    """Refuse an image in a large dataset whose rows had none when the model was chosen (DataError)."""
+    for task in tasks:
+        if task.media:
+            raise DataError(
+                f"row {task.task_id}: has an image, and no row has one among those that were looked at before the first "
+                "step, so that the model was loaded without its vision encoder; put a row with an image first"
+            )
