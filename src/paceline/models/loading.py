@@ -36,7 +36,7 @@ from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.plain_forward import keep_score_cap, without_noise
-from paceline.models.pretrained import is_whole, read_config, text_config
+from paceline.models.pretrained import is_read_whole, read_config, text_config
 from paceline.models.text_part import language_model, read_model
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.models.vision.families import family_of
@@ -95,7 +95,9 @@ def load_model(
         has_adapter = adapter is not None or asked is not None
         check_quantised(described.to_dict(), f"--model {config.model}", has_adapter=has_adapter)
     if pictures is None:
-        loaded = prepared(_read(base, config, whole=is_whole(described)), config, device, stored=stored_dtype(described))
+        loaded = prepared(
+            _read(base, config, whole=is_read_whole(described)), config, device, stored=stored_dtype(described)
+        )
         freeze_vision(loaded.model, vision)
     else:
         from paceline.models.vision.placeholders import read_image_processor

@@ -46,7 +46,7 @@ def read_config(config: ModelConfig) -> PretrainedConfig:
         raise ModelError(
             f"--model {config.model}: its config.json cannot be loaded: {first_line(error)}{remedy}"
         ) from error
-    if not (_has_own_class(described) or is_whole(described)) and (
+    if not (_has_own_class(described) or is_read_whole(described)) and (
         described.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     ):
         kind = ", ".join(described.architectures or ()) or described.model_type
@@ -76,7 +76,7 @@ def text_config(described: PretrainedConfig) -> PretrainedConfig:
     return part
 
 
-def is_whole(described: PretrainedConfig) -> bool:
+def is_read_whole(described: PretrainedConfig) -> bool:
     """Return whether a model that reads images is loaded whole for text too, as its language model has no own class."""
     return family_of(described.model_type) is not None and text_config(described) is described
 

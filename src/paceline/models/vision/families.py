@@ -61,7 +61,10 @@ class VisionFamily:
 def _idefics_text(reading: Reading, width: int, height: int) -> str:
     vision, scale = reading.config.vision_config, reading.config.scale_factor
     count = (vision.image_size // vision.patch_size) ** 2 // scale**2
-    image, fake = reading.token("image_token", "<image>"), reading.token("fake_image_token", "<fake_token_around_image>")
+    image, fake = (
+        reading.token("image_token", "<image>"),
+        reading.token("fake_image_token", "<fake_token_around_image>"),
+    )
     whole = f"{fake}{reading.token('global_image_token', '<global-img>')}{image * count}{fake}"
     rows, columns = idefics_tiles(reading.processor, width, height)
     tiles = "".join(
