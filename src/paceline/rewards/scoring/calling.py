@@ -11,13 +11,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from paceline.data.pictures import Picture
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardFunction, is_for
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import interrupted_after
 from paceline.runtime.own_code import BlockedLoop, copied, own_loop, wait_here
 from paceline.types import Completion, Task, Trajectory, completed
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
 
@@ -75,18 +80,25 @@ def arguments_of(
     }
 
 
-def _copied(value: object) -> object:
+def _copied(value: object, images: "dict[str, Image.Image]") -> object:
     """Copy an argument deeply for one call of a function that may change it.
 
     Completions of one prompt share their row, and so do functions and steps: a change must not reach other calls.
+    In the place of a picture stands its image, as PIL has it; `images`: those that the call has by now, by hash.
     """
     kind = type(value)
     if kind in UNCHANGING:
         return value
     if isinstance(value, list) and kind is list:
-        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_copied(item) for item in value]
+        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_copied(item, images) for item in value]
+    if isinstance(value, tuple) and kind is tuple and any(isinstance(item, Picture) for item in value):
+        return [_copied(item, images) for item in value]
     if isinstance(value, dict) and kind is dict:
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, images) for key, item in value.items()}
+    if isinstance(value, Picture):
+        if value.sha256 not in images:
+            images[value.sha256] = value.pixels()
+        return images[value.sha256]
     return copied(value)
 
 
@@ -146,8 +158,9 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Cal
     try:
         with limit:
             if not isinstance(function, BuiltIn):
+                images: dict[str, Image.Image] = {}
                 arguments = {
-                    name: values.copy() if name == ENVIRONMENTS else [_copied(value) for value in values]
+                    name: values.copy() if name == ENVIRONMENTS else [_copied(value, images) for value in values]
                     for name, values in arguments.items()
                 }
             result = listed(function(**arguments))
