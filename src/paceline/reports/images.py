@@ -1,4 +1,4 @@
-"""Images of a run as pages show them: small copies, drawn anew, so that no byte of a file of the run reaches a browser."""
+"""Images of a run as pages show them: small copies, encoded anew, so that no byte of a file reaches a browser."""
 
 import base64
 import io
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeGuard
 
-from paceline.errors import PacelineError
+from paceline.errors import DataError
 from paceline.metrics.definitions import Record
 
 SIDE = 256
@@ -24,8 +24,8 @@ def thumbnail(folder: Path, sha256: str) -> dict[str, object]:
 
     try:
         pixels = PictureStore(folder).pixels(sha256)
-    except PacelineError as error:
-        return {"missing": str(error)}
+    except DataError:  # its sentence names directories, and a page may be sent to others
+        return {"missing": f"the image {sha256[:12]} is missing in the run's directory, or is not what was recorded"}
     width, height = pixels.size
     pixels.thumbnail((SIDE, SIDE))
     file = io.BytesIO()

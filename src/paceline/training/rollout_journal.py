@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from paceline.checkpoints.digests import image_names, prompts_digest
 from paceline.checkpoints.journal import Committed
-from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_directory import IMAGES, RunDir
 from paceline.checkpoints.run_files import BackgroundWrite
+from paceline.errors import CheckpointError, DataError
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.rollouts.sampler import TaskSampler
@@ -35,6 +36,33 @@ def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed
             fault = f"the rollouts from step {entry['step']} on are of other prompts than the dataset has: made again"
             return Committed(entries=committed.entries[:count], faults=(*committed.faults, fault))
     return committed
+
+
+def check_images(run_dir: RunDir, step: int) -> None:
+    """Refuse a run where an image that its journal names is missing or, of rollouts after `step`, is another one.
+
+    Those rollouts are trained on again; earlier ones are checked when they are read.
+
+    Raises:
+        CheckpointError: the sentence names the image's file.
+    """
+    steps = {name: number for number, entry in run_dir.journal().items() for name in entry.get("images", ())}
+    if not steps:
+        return
+    from paceline.data.pictures import PictureStore  # other runs need none
+
+    pictures = PictureStore(run_dir.path / IMAGES)
+    for name, number in steps.items():
+        try:
+            if number > step:
+                pictures.pixels(name)
+            elif not (run_dir.path / IMAGES / name).is_file():
+                raise DataError(
+                    f"{run_dir.path / IMAGES / name}, an image of step {number}, is missing; put the file back, or "
+                    "start a new run"
+                )
+        except DataError as error:
+            raise CheckpointError(f"--resume {run_dir.path}: {error}") from error
 
 
 class Journal:

@@ -245,7 +245,8 @@ def images(run: RunRecord) -> str:
         picture = f'<img src="{copy["source"]}" alt="image {number}">' if "source" in copy else ""
         caption = f"{copy['width']} &times; {copy['height']}" if "source" in copy else escape(str(copy["missing"]))
         shown += f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
-    lead = f"<p>The first {count(min(len(hashes), _MOST_IMAGES), 'image')} of {len(hashes):,} in step {max(entries):,}:</p>"
+    some = count(min(len(hashes), _MOST_IMAGES), "image")
+    lead = f"<p>The first {some} of {len(hashes):,} in the prompts of step {max(entries):,}:</p>"
     return f'{lead}<div class="images">{shown}</div>'
 
 

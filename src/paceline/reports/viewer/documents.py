@@ -23,8 +23,8 @@ from huggingface_hub.errors import HFValidationError
 from tokenizers import Tokenizer
 
 from paceline.base_directory import local_path
-from paceline.errors import ModelError
 from paceline.checkpoints.run_directory import IMAGES
+from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES, FINAL
 from paceline.reports.images import images_of, thumbnail
@@ -202,7 +202,9 @@ def texts_of(records: Sequence[Record]) -> dict[str, object]:
     return {
         "prompts": [str(group[0]["prompt"]) for group in groups],
         "answers": [answer_of(group[0]) for group in groups],
-        "images": [[{"name": f"image-{name}", "tokens": tokens} for name, tokens in images_of(group[0])] for group in groups],
+        "images": [
+            [{"name": f"image-{name}", "tokens": tokens} for name, tokens in images_of(group[0])] for group in groups
+        ],
         "completions": [str(record["completion"]) for record in records],
         "notes": [_notes(record) for record in records],
         "versions": [record.get("policy_version") for record in records],

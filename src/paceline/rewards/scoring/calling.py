@@ -70,7 +70,7 @@ def arguments_of(
         **{name: [task.columns.get(name) for task in tasks] for name in columns},
         "answer": [task.answer for task in tasks],
         "prompts": [task.prompt for task in tasks],
-        "prompt_messages": [None if task.messages is None else list(map(dict, task.messages)) for task in tasks],
+        "prompt_messages": [None if task.messages is None else _with_pictures(task) for task in tasks],
         "completions": [completion.text for completion in completions],
         "completion_ids": [list(completion.sampled_ids) for completion in completions],
         "finish_reasons": [completion.finish_reason for completion in completions],
@@ -78,6 +78,35 @@ def arguments_of(
         "episode_ids": [list(completion.completion_ids) for completion in completions],
         ENVIRONMENTS: [getattr(world, "inner", world) for world in environments] or [None] * len(completions),
     }
+
+
+def _with_pictures(task: Task) -> list[Mapping[str, object]]:
+    """Return a task's messages, with the picture in each part that stands for an image."""
+    messages = list(map(dict, task.messages or ()))
+    if not task.media:
+        return messages
+    by_hash = {picture.sha256: picture for picture in _pictures_in(task.columns)}
+    images = iter(task.media)
+    return [
+        {
+            **message,
+            "content": [
+                {**part, "image": by_hash[next(images).sha256]} if part["type"] == "image" else part
+                for part in message["content"]
+            ],
+        }
+        if isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _pictures_in(value: object) -> Iterator[Picture]:
+    if isinstance(value, Picture):
+        yield value
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for item in items:
+        yield from _pictures_in(item)
 
 
 def _copied(value: object, images: "dict[str, Image.Image]") -> object:
