@@ -128,7 +128,7 @@ class RunInputs:
     policy_loss: "PolicyLoss | None" = None
     """The function that `--bound` names, if it is one of the user's own."""
     pictures: "PictureStore | None" = None
-    """Images of all prompts; None: no prompt has one."""
+    """Images of prompts; None: they are text alone."""
 
     @property
     def run_size(self) -> RunSize:
