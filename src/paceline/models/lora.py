@@ -23,6 +23,7 @@ from paceline.config.sections import OTHER_ADAPTER, LoraConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.experts import expert_parameters
 from paceline.models.loaded import ADAPTER_NAME, Loaded, fill_adapter, import_peft, read_adapter_config
+from paceline.models.vision.families import family_of
 from paceline.models.weight_headers import ALL_LINEAR, check_targets
 
 if TYPE_CHECKING:
@@ -134,9 +135,9 @@ def add_adapter(
 
 def _vision_modules(loaded: Loaded) -> str | None:
     """Return a pattern of the names of all modules that encode images; None: the model reads none."""
-    if loaded.vision is None:
+    family = family_of(loaded.model.config.model_type)
+    if family is None:
         return None
-    family = loaded.vision.family
     return rf"(.*\.)?({'|'.join(map(re.escape, (*family.encoder, *family.projector)))})(\..*)?"
 
 

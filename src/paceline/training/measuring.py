@@ -59,7 +59,8 @@ def measure(
     if objects.model is None:
         policy = load_model(config.model, pictures=pictures, vision=vision)
     else:
-        policy = adopt_model(objects.model, config.model, pictures=pictures, vision=vision)
+        own, processor = objects.model, objects.image_processor
+        policy = adopt_model(own, config.model, pictures=pictures, vision=vision, image_processor=processor)
     engine = make_engine(config, policy, tokenizer, for_training=False)
     for note in (*of_machine(policy), *engine_sentences(engine)):
         say(note)

@@ -343,7 +343,15 @@ def _models(
         if objects.model is None:
             policy = load_model(config.model, adapter, checkpoint=weights, seed=seed, pictures=pictures, vision=options)
         else:
-            policy = adopt_model(objects.model, config.model, adapter, seed=seed, pictures=pictures, vision=options)
+            policy = adopt_model(
+                objects.model,
+                config.model,
+                adapter,
+                seed=seed,
+                pictures=pictures,
+                vision=options,
+                image_processor=objects.image_processor,
+            )
         fix_lengths(config, policy)
         forward = choose_forward(policy.model, policy.compute_dtype, policy.vision)
         # an offload has hooks of its own, and torch applies the innermost only

@@ -103,11 +103,8 @@ class SamplerActor(_Watch, SamplerWorker):
         """`directory` is what the configuration's paths are relative to, `images` the folder of the run's images."""
         os.chdir(directory)
         hold_base(directory)
-        adapter, seed, pictures = (
-            objects.adapter or config.lora,
-            config.loop.seed,
-            None if images is None else PictureStore(images),
-        )
+        adapter, seed = objects.adapter or config.lora, config.loop.seed
+        pictures = None if images is None else PictureStore(images)
         policy = load_model(config.model, adapter, seed=seed, pictures=pictures, vision=config.vision)
         super().__init__(config, policy, objects)
 

@@ -114,6 +114,11 @@ class Vision:
         self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
         self._grids: dict[str, Tensor] = {}
 
+    def beside(self, model: PreTrainedModel) -> "Vision":
+        """Return the same for a copy of the model, whose weights are others in time."""
+        pictures, processor = self.pictures, self.processor
+        return Vision(model=model, pictures=pictures, processor=processor, compute_dtype=self.compute_dtype)
+
     @property
     def body(self) -> Any:
         """The module of encoder, projector and language model, without the output embedding."""

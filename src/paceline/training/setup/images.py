@@ -10,14 +10,11 @@ from transformers import PreTrainedTokenizerBase
 from paceline.config.layout import ParallelConfig
 from paceline.config.rules import check_unused, require
 from paceline.config.sections import Config
-from paceline.data.row_images import ImageInput
 from paceline.data.pictures import PictureStore, Placeholders
+from paceline.data.row_images import ImageInput
 from paceline.errors import DataError
 from paceline.training.setup.inputs import RunObjects
 from paceline.types import Task
-
-IMAGES = "images"
-"""Folder of a run directory."""
 
 
 def image_input(
@@ -31,9 +28,12 @@ def image_input(
     @functools.cache
     def placeholders() -> Placeholders:
         # imported here: most runs have no images
-        from paceline.models.vision.placeholders import read_placeholders
+        from paceline.models.vision.placeholders import image_processor_of, placeholders_of, read_placeholders
 
-        return read_placeholders(config.model, config.vision, tokenizer)
+        if objects.model is None:
+            return read_placeholders(config.model, config.vision, tokenizer)
+        processor = image_processor_of(objects.model, objects.image_processor, config.vision)
+        return placeholders_of(objects.model.config, processor, tokenizer)
 
     pictures = objects.pictures or PictureStore(image_urls=config.vision.image_urls)
     pictures.folder = folder
@@ -70,6 +70,6 @@ def refuse_images(tasks: Sequence[Task]) -> None:
     for task in tasks:
         if task.media:
             raise DataError(
-                f"row {task.task_id}: has an image, and no row has one among those that were looked at before the first "
+                f"row {task.task_id}: has an image, and none of the rows has one that were looked at before the first "
                 "step, so that the model was loaded without its vision encoder; put a row with an image first"
             )

@@ -44,6 +44,8 @@ class RunObjects:
     adapter: Any = None
     """A configuration of `peft` for a new adapter."""
     tokenizer: "PreTrainedTokenizerBase | None" = None
+    image_processor: Any = None
+    """An image processor of transformers' for `model`; None: that of the directory that it was read from."""
     files: ReadFiles = field(default_factory=dict)
     """Rows by the name that stands for them in options."""
     is_resolved: bool = False

@@ -15,6 +15,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.messages import row_tools
+from paceline.checkpoints.run_directory import IMAGES
 from paceline.config.objective import PROGRAM
 from paceline.config.packages import install_command
 from paceline.config.reading import is_code
@@ -49,7 +50,7 @@ from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import NO_OBJECTS, own_advantage, own_policy_loss, resolved
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators, reward_evaluator
-from paceline.training.setup.images import IMAGES, check_images, image_input, refuse_images
+from paceline.training.setup.images import check_images, image_input, refuse_images
 from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.run_request import RunRequest
 from paceline.training.setup.samplers import make_conversations, with_reward_models

@@ -16,6 +16,7 @@ from typing_extensions import override
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ParallelConfig, training_ranks
 from paceline.config.sections import Config
+from paceline.data.pictures import PictureStore
 from paceline.errors import ProcessLost
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
@@ -277,10 +278,8 @@ def load_copy(
     Parameters that are trained elsewhere say so here too: an engine with weights of its own takes those alone.
     """
     adapter, seed = objects.adapter or config.lora, config.loop.seed
-    weights, pictures = (
-        None if checkpoint is None else checkpoint.model,
-        None if images is None else PictureStore(images),
-    )
+    weights = None if checkpoint is None else checkpoint.model
+    pictures = None if images is None else PictureStore(images)
     if objects.model is None:
         policy = load_model(
             config.model, adapter, checkpoint=weights, seed=seed, pictures=pictures, vision=config.vision
