@@ -16,15 +16,17 @@ Pillow is loaded with the first image.
 
 import base64
 import binascii
+import errno
 import hashlib
 import io
 import os
 import re
 import secrets
+import stat
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +62,12 @@ class Picture:
     """Hash of `WIDTHxHEIGHT:` and the RGB bytes, row by row."""
     width: int
     height: int
+    store: "PictureStore" = field(repr=False, compare=False)
+    """Where the pixels are."""
+
+    def pixels(self) -> "Image.Image":
+        """Return the pixels as an object of the caller's own; raise as `PictureStore.pixels`."""
+        return self.store.pixels(self.sha256)
 
 
 class Placeholders(Protocol):
@@ -128,8 +136,12 @@ class PictureStore:
             state = source.stat()
             key = source, state.st_size, state.st_mtime_ns
         if key not in self._known:
-            pixels, is_animated = _decoded(_content(source))
-            picture = picture_of(pixels)
+            try:
+                content = source if isinstance(source, bytes) else _content(source)
+            except OSError as error:
+                raise DataError(f"cannot be read: {source} ({error.strerror}); check the file") from error
+            pixels, is_animated = _decoded(content)
+            picture = Picture(sha256=pixels_hash(pixels), width=pixels.width, height=pixels.height, store=self)
             self._known[key] = picture
             self._sources.setdefault(picture.sha256, source)
             if is_animated:
@@ -142,25 +154,36 @@ class PictureStore:
         Raises:
             DataError: the image is not there, or decodes to other pixels.
         """
-        pixels, _ = _decoded(self._kept(sha256))
-        if (picture := picture_of(pixels)).sha256 != sha256:
+        return self._pixels_in(self._kept(sha256), sha256)
+
+    def _pixels_in(self, content: bytes, sha256: str) -> "Image.Image":
+        try:
+            pixels, _ = _decoded(content)
+        except DataError as error:
+            fault = str(error).partition("; ")[0]
             raise DataError(
-                f"the image {sha256} has changed: {self._where(sha256)} now holds {picture.width} x {picture.height} "
-                f"pixels of the hash {picture.sha256}; put the old file back, or start a new run"
+                f"the image {self._where(sha256)} has changed: it {fault}; put the old file back"
+            ) from error
+        if (other := pixels_hash(pixels)) != sha256:
+            raise DataError(
+                f"the image {self._where(sha256)} has changed: it now holds {pixels.width} x {pixels.height} pixels of "
+                f"the hash {other}; put the old file back"
             )
         return pixels
 
     def write(self, sha256: str, folder: Path) -> None:
-        """Write an image into a folder, whole or not at all, if it is not there; the file's name is the hash.
+        """Write an image into a folder, whole or not at all; the file's name is the hash. One that is there is checked.
 
         It then survives a crash. Written into the store's folder it is read from there, and memory keeps it no longer.
 
         Raises:
-            DataError: the image is not there, or decodes to other pixels.
+            DataError: the image is not there, or decodes to other pixels; so does the file in the folder.
             OSError: the disk refuses.
         """
         file = folder / sha256
-        if not file.exists():
+        if os.path.lexists(file):
+            PictureStore(folder).pixels(sha256)
+        else:
             self.pixels(sha256)  # a file that has changed since must not get this name
             folder.mkdir(parents=True, exist_ok=True)
             draft = folder / f".{secrets.token_hex(8)}.new"
@@ -181,12 +204,15 @@ class PictureStore:
         source = self._sources.get(sha256)
         if isinstance(source, bytes):
             return source
+        file = self._where(sha256)
         try:
-            return self._where(sha256).read_bytes()
+            return _content(file, flags=0 if isinstance(source, Path) else os.O_NOFOLLOW)
         except OSError as error:
-            raise DataError(
-                f"the image {sha256} cannot be read ({error}); put the file back, or start a new run"
-            ) from error
+            raise DataError(f"the image {file} cannot be read ({error.strerror}); put the file back") from error
+
+    def __reduce__(self) -> "tuple[type[PictureStore], tuple[Path | None]]":
+        """Pickle no image: another process reads the folder."""
+        return PictureStore, (self.folder,)
 
     def _where(self, sha256: str) -> Path:
         """Return the file of an image that is not in memory."""
@@ -250,15 +276,24 @@ def is_pil(value: object) -> bool:
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
 
 
-def picture_of(pixels: "Image.Image") -> Picture:
-    """Return the picture of RGB pixels."""
+def pixels_hash(pixels: "Image.Image") -> str:
+    """Return the hash of RGB pixels, with their width and height."""
     digest = hashlib.sha256(f"{pixels.width}x{pixels.height}:".encode())
     digest.update(pixels.tobytes())
-    return Picture(sha256=digest.hexdigest(), width=pixels.width, height=pixels.height)
+    return digest.hexdigest()
 
 
-def _content(source: bytes | Path) -> bytes:
-    return source if isinstance(source, bytes) else source.read_bytes()
+def _content(file: Path, *, flags: int = 0) -> bytes:
+    """Return the bytes of a file, which may be a stranger's by now: a pipe is not waited for.
+
+    Raises:
+        DataError: it is too large.
+        OSError: it is not there, or no regular file; with `os.O_NOFOLLOW` among `flags` a link is none.
+    """
+    with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return _checked_size(stream.read(LARGEST_FILE + 1))
 
 
 def _checked_size(content: bytes) -> bytes:
