@@ -123,6 +123,12 @@ class PictureStore:
         Raises:
             DataError: it is no image that can be read; the sentence begins with what is wrong.
         """
+        if is_pil(value):
+            pixels = _rgb(value)
+            picture = picture_of(pixels)
+            if picture.sha256 not in self._sources:
+                self._sources[picture.sha256] = _png(pixels)
+            return picture
         source = self._source(value, base)
         if isinstance(source, bytes):
             key: object = hashlib.blake2b(source).digest()
@@ -223,9 +229,7 @@ class PictureStore:
             held = next((value[key] for key in ("bytes", "path", "url") if value.get(key) is not None), None)
             if held is None:
                 raise DataError("holds no image: an object must have bytes, path or url; mend the row")
-            return self._source(held, base)
-        if is_pil(value):
-            return _png(_rgb(value))
+            return _png(_rgb(held)) if is_pil(held) else self._source(held, base)
         if isinstance(value, bytes | bytearray | memoryview):
             return _checked_size(bytes(value))
         if isinstance(value, Path):
