@@ -1,6 +1,5 @@
 """What a run with images needs before weights are read, and what is refused with images or without."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,11 +7,8 @@ import pytest
 from paceline.config.building import build_config
 from paceline.errors import ConfigError, DataError, ModelError
 from paceline.training.setup.checks import check
-from paceline.training.setup.images import refuse_images
 from paceline.training.setup.preparation import prepare
-from paceline.types import Media
 from tests.support.cluster_runs import options_in
-from tests.support.scripted import task
 from tests.support.seeing_runs import seeing_options_in, write_seeing_rows
 
 
@@ -89,10 +85,3 @@ def test_a_row_whose_image_is_not_there_is_refused_before_anything_is_loaded(tmp
     Path(tmp_path / "run" / "seen" / "3.png").unlink()
     with pytest.raises(DataError, match=r"row rows\.jsonl:4.*seen/3\.png"):
         check(build_config(options))
-
-
-def test_an_image_behind_the_rows_that_were_looked_at_is_refused_by_its_row():
-    seeing = replace(task("rows.jsonl:9"), media=(Media(sha256="0" * 64, start=0, length=2),))
-    refuse_images([task("text")])
-    with pytest.raises(DataError, match=r"row rows\.jsonl:9: has an image, and no row has one among those"):
-        refuse_images([seeing])

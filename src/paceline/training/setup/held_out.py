@@ -11,7 +11,6 @@ from paceline.chat.messages import row_tools
 from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
-from paceline.data.row_images import ImageInput
 from paceline.data.rows import SAMPLE, spread
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
@@ -59,13 +58,12 @@ def make_evaluators(
     limit: int | None,
     is_length_free: bool = False,
     training: Sequence[Task] = (),
-    images: ImageInput | None = None,
 ) -> tuple[Evaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`.
 
     `limit`: positions of the model, None where it has no end. `is_length_free`: completions may be shorter than the
     option says, where prompts leave no more. A set of which prompts are among `training` is refused, unless the options
-    allow it. `images`: how images of rows are read; None: rows with images are refused.
+    allow it.
     """
     sets = config.data.held_out
     if config.data.eval_share is not None:
@@ -77,8 +75,7 @@ def make_evaluators(
             or sets
         )
     made = tuple(
-        _evaluator(config, tokenizer, objects, conversations, held_out, limit, is_length_free, images)
-        for held_out in sets
+        _evaluator(config, tokenizer, objects, conversations, held_out, limit, is_length_free) for held_out in sets
     )
     if conversations is None and not config.data.allow_overlap:  # else tasks of one prompt differ by their environments
         for evaluator in made:
@@ -94,7 +91,6 @@ def _evaluator(
     held_out: tuple[str | None, str],
     limit: int | None,
     is_length_free: bool,
-    images: ImageInput | None,
 ) -> Evaluator:
     name, dataset = held_out
     options, data, function = config.evaluation, config.data, objects.measure
@@ -102,7 +98,7 @@ def _evaluator(
     if data.eval_share is None:
         rows, split = held_out_rows(data, dataset, size=options.eval_size, seed=seed, files=objects.files)
     else:
-        rows = training_rows(data, seed=seed, files=objects.files)[1]
+        rows = training_rows(data, seed=seed, files=objects.files, images=objects.images)[1]
         if options.eval_size is not None:  # of several datasets some of each
             rows = rows[: options.eval_size] if len(data.datasets) == 1 else spread(rows, options.eval_size)
     check = row_check(function)
@@ -114,7 +110,7 @@ def _evaluator(
         check=check,
         whole=True,
         tools_of=row_tools if conversations is None else conversations.tools_of,
-        images=images,
+        images=objects.images,
     )
     tasks = built.looked_at
     if conversations is not None:

@@ -1,8 +1,7 @@
 """Images of a run's prompts before any weight is read: how they are read, and what is refused with them or without."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -10,17 +9,15 @@ from transformers import PreTrainedTokenizerBase
 from paceline.config.layout import ParallelConfig
 from paceline.config.rules import check_unused, require
 from paceline.config.sections import Config
-from paceline.data.pictures import PictureStore, Placeholders
-from paceline.data.row_images import ImageInput
-from paceline.errors import DataError
+from paceline.data.pictures import Placeholders
+from paceline.training.setup.checks import unexpanded_images
 from paceline.training.setup.inputs import RunObjects
-from paceline.types import Task
 
 
-def image_input(
+def with_placeholders(
     config: Config, objects: RunObjects, tokenizer: PreTrainedTokenizerBase, *, folder: Path | None = None
-) -> ImageInput:
-    """Return how images of rows are read, and how prompts hold them once a row has one.
+) -> RunObjects:
+    """Return objects that say how prompts hold images, once a row has one.
 
     `folder`: the run's images, from which other processes read them; None: memory alone has them.
     """
@@ -35,11 +32,9 @@ def image_input(
         processor = image_processor_of(objects.model, objects.image_processor, config.vision)
         return placeholders_of(objects.model.config, processor, tokenizer)
 
-    pictures = objects.pictures or PictureStore(image_urls=config.vision.image_urls)
-    pictures.folder = folder
-    return ImageInput(
-        pictures=pictures, placeholders=placeholders, max_images_per_prompt=config.vision.max_images_per_prompt
-    )
+    images = objects.images or unexpanded_images(config)
+    images.pictures.folder = folder
+    return replace(objects, images=replace(images, placeholders=placeholders))
 
 
 def check_images(config: Config, objects: RunObjects, *, has_images: bool) -> None:
@@ -63,13 +58,3 @@ def check_images(config: Config, objects: RunObjects, *, has_images: bool) -> No
     rate, rule = vision.vision_learning_rate, "be left out with an optimizer of a program's own"
     why = "set the rate of its group there"
     require(rate is None or objects.optimizer is None, "vision_learning_rate", rate, rule, why)
-
-
-def refuse_images(tasks: Sequence[Task]) -> None:
-    """Refuse an image in a large dataset whose rows had none when the model was chosen (DataError)."""
-    for task in tasks:
-        if task.media:
-            raise DataError(
-                f"row {task.task_id}: has an image, and none of the rows has one that were looked at before the first "
-                "step, so that the model was loaded without its vision encoder; put a row with an image first"
-            )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from paceline.data.pictures import PictureStore
+    from paceline.data.row_images import ImageInput
     from paceline.data.tasks import TaskSet
     from paceline.environments import EnvironmentSpec
     from paceline.episodes.conversations import Completer, Conversations
@@ -64,8 +65,8 @@ class RunObjects:
     """Tokenizers of `reward_models` by the same names; where there is none, the model's own is read."""
     completer: "Completer | None" = None
     """A function that completes tasks in place of the engine; None: the engine does."""
-    pictures: "PictureStore | None" = None
-    """Images of the rows, as far as the cheap stage has read them."""
+    images: "ImageInput | None" = None
+    """How images of rows are read, and those that were read so far; None: not yet."""
     tasks: "TaskSet | None" = None
     held_out: "Mapping[str, tuple[Task, ...]] | None" = None
     """Sets to measure the training rewards on, by name; with `tasks` None means none."""

@@ -22,7 +22,6 @@ from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import OTHER_ADAPTER, Config
 from paceline.data.duplicates import training_rows
-from paceline.data.row_images import ImageInput
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.environments import EnvironmentSpec
@@ -50,7 +49,7 @@ from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import NO_OBJECTS, own_advantage, own_policy_loss, resolved
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators, reward_evaluator
-from paceline.training.setup.images import check_images, image_input, refuse_images
+from paceline.training.setup.images import check_images, with_placeholders
 from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.run_request import RunRequest
 from paceline.training.setup.samplers import make_conversations, with_reward_models
@@ -85,10 +84,10 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS, *, images: Path | 
     # the tasks, and what they must be
     tokenizer = objects.tokenizer or load_tokenizer(config.model)
     conversations = conversations_of(config, tokenizer, objects.environments, described, objects.model)
-    seen = image_input(config, objects, tokenizer, folder=images)
+    objects = with_placeholders(config, objects, tokenizer, folder=images)
     tasks = objects.tasks
     if tasks is None:
-        tasks = _training_tasks(config, objects, tokenizer, conversations, seen)
+        tasks = _training_tasks(config, objects, tokenizer, conversations)
     tasks.add_check(partial(_check_tasks, config, objects, conversations, limit))
     if conversations is not None:
         conversations.check_choice(tasks.looked_at)
@@ -106,9 +105,7 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS, *, images: Path | 
     evaluators: tuple[Evaluator, ...] = ()
     if _has_held_out_options(config, objects):
         trained = tasks.looked_at
-        evaluators = make_evaluators(
-            config, tokenizer, objects, conversations, limit=limit, training=trained, images=seen
-        )
+        evaluators = make_evaluators(config, tokenizer, objects, conversations, limit=limit, training=trained)
     functions = with_reward_models(
         functions, config, addresses=objects.reward_models, tokenizers=objects.reward_tokenizers
     )
@@ -119,8 +116,6 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS, *, images: Path | 
     has_adapter = objects.adapter is not None or hasattr(objects.model, "peft_config")
     has_images = any(task.media for some in (tasks.looked_at, *(each.tasks for each in evaluators)) for task in some)
     check_images(config, objects, has_images=has_images)
-    if not has_images:
-        tasks.add_check(refuse_images)
     return RunInputs(
         objects=objects,
         tokenizer=tokenizer,
@@ -135,7 +130,7 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS, *, images: Path | 
         conversations=conversations,
         advantage=advantage,
         policy_loss=policy_loss,
-        pictures=seen.pictures if has_images else None,
+        pictures=objects.images.pictures if has_images and objects.images else None,
     )
 
 
@@ -179,10 +174,9 @@ def _training_tasks(
     objects: RunObjects,
     tokenizer: PreTrainedTokenizerBase,
     conversations: Conversations | None,
-    images: ImageInput,
 ) -> TaskSet:
     """Make the tasks of the rows that are trained on."""
-    rows, _ = training_rows(config.data, seed=config.loop.seed, files=objects.files)
+    rows, _ = training_rows(config.data, seed=config.loop.seed, files=objects.files, images=objects.images)
     return build_tasks(
         rows,
         cast(ChatTokenizer, tokenizer),
@@ -190,7 +184,7 @@ def _training_tasks(
         system=objects.system,
         check=row_check(objects.functions),
         tools_of=row_tools if conversations is None else conversations.tools_of,
-        images=images,
+        images=objects.images,
     )
 
 
