@@ -121,6 +121,16 @@ class Vision:
         self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
         self._grids: dict[str, Tensor] = {}
 
+    def of(self, model: PreTrainedModel, **changed: Any) -> "Vision":
+        """Return the same for another model, such as a reference, or with other images or another precision."""
+        same = {
+            "pictures": self.pictures,
+            "processor": self.processor,
+            "compute_dtype": self.compute_dtype,
+            "cache_bytes": self.cache_bytes,
+        }
+        return Vision(model=model, **(same | changed))
+
     @property
     def body(self) -> Any:
         """The module of encoder, projector and language model, without the output embedding."""
@@ -188,7 +198,7 @@ class Vision:
     def grid(self, sha256: str) -> Int[Tensor, "1 3"]:
         """Return frames, rows and columns of an image's patches."""
         if sha256 not in self._grids:
-            self._grids[sha256] = self._tensors(sha256)["image_grid_thw"].cpu()
+            self._grids[sha256] = self.tensors(sha256)["image_grid_thw"].cpu()
         return self._grids[sha256]
 
     def placed(self, model: PreTrainedModel, batch: MicroBatch) -> PlacedImages:
@@ -286,7 +296,7 @@ class Vision:
         )
 
     def _encoded(self, sha256: str) -> ImageFeatures:
-        output = self.body.get_image_features(**self._tensors(sha256), return_dict=True)
+        output = self.body.get_image_features(**self.tensors(sha256), return_dict=True)
         parts = output.pooler_output
         rows = torch.cat(list(parts)) if isinstance(parts, list | tuple) else parts.flatten(0, -2)
         levels = getattr(output, "deepstack_features", None) or ()
@@ -294,7 +304,8 @@ class Vision:
             rows=rows.flatten(0, -2), levels=tuple(torch.cat(list(level)).flatten(0, -2) for level in levels)
         )
 
-    def _tensors(self, sha256: str) -> Mapping[str, Tensor]:
+    def tensors(self, sha256: str) -> Mapping[str, Tensor]:
+        """Return what the model's own forward pass takes for an image."""
         arguments = self.family.arguments(self.model.config)
         made = self.processor(images=[self.pictures.pixels(sha256)], return_tensors="pt", **arguments)
         tensors = {name: made[name].to(self.model.device) for name in self.family.tensors if name in made}
