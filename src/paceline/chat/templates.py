@@ -215,15 +215,19 @@ def _shape(value: object) -> object:
     return bool(value) if isinstance(value, str) else type(value)
 
 
-def takes_parts(
-    tokenizer: Tokenizer, messages: Sequence[Message], switches: Mapping[str, object], tools: ToolFormat | None = None
+def shows_all(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    switches: Mapping[str, object],
+    tools: ToolFormat | None,
+    in_parts: bool,
 ) -> bool:
-    """Return True if the chat template shows messages of which every content is a list of parts."""
+    """Return True if the chat template takes messages in this form and shows the content of each."""
     try:
-        chat_text(tokenizer, messages, switches, tools, in_parts=True)
+        chat_text(tokenizer, messages, switches, tools, in_parts=in_parts)
     except ModelError:
         return False
-    hidden = left_out(tokenizer, messages, switches, tools, in_parts=True)
+    hidden = left_out(tokenizer, messages, switches, tools, in_parts=in_parts)
     return not any(key == "content" for _, key in hidden)
 
 

@@ -89,7 +89,7 @@ class Placeholders(Protocol):
         """Return the text that takes the place of `mark` for an image of this size in pixels.
 
         Raises:
-            DataError: the model cannot read an image of this size.
+            ModelError: the model cannot read an image of this size.
         """
 
     def num_features(self, width: int, height: int) -> int:
@@ -125,7 +125,7 @@ class PictureStore:
         """
         if is_pil(value):
             pixels = _rgb(value)
-            picture = picture_of(pixels)
+            picture = self._picture(pixels)
             if picture.sha256 not in self._sources:
                 self._sources[picture.sha256] = _png(pixels)
             return picture
@@ -141,12 +141,15 @@ class PictureStore:
             except OSError as error:
                 raise DataError(f"cannot be read: {source} ({error.strerror}); check the file") from error
             pixels, is_animated = _decoded(content)
-            picture = Picture(sha256=pixels_hash(pixels), width=pixels.width, height=pixels.height, store=self)
+            picture = self._picture(pixels)
             self._known[key] = picture
             self._sources.setdefault(picture.sha256, source)
             if is_animated:
                 self.first_frames.add(picture.sha256)
         return self._known[key]
+
+    def _picture(self, pixels: "Image.Image") -> Picture:
+        return Picture(sha256=pixels_hash(pixels), width=pixels.width, height=pixels.height, store=self)
 
     def pixels(self, sha256: str) -> "Image.Image":
         """Return the RGB pixels of an image: an object of the caller's own.

@@ -20,7 +20,7 @@ from itertools import islice
 from paceline.chat.messages import is_empty, is_image_part, plain_value, texts_in, unpacked, written_value
 from paceline.data.pictures import Picture, PictureStore, Placeholders
 from paceline.data.rows import Row
-from paceline.errors import DataError
+from paceline.errors import DataError, ModelError
 from paceline.types import Media, Message
 
 IMAGE_COLUMNS = ("image", "images")
@@ -237,8 +237,8 @@ def expanded(text: str, pictures: Sequence[Picture], placeholders: Placeholders,
     for number, (picture, piece) in enumerate(zip(pictures, pieces[1:], strict=True), start=1):
         try:
             whole += [placeholders.text(picture.width, picture.height), piece]
-        except DataError as error:
-            raise DataError(f"row {row_id}: image {number} {error.message}", remedies=error.remedies) from error
+        except (DataError, ModelError) as error:
+            raise DataError(f"row {row_id}: image {number}: {error.message}", remedies=error.remedies) from error
         shown += [f"<image {number}: {placeholders.num_features(picture.width, picture.height)} tokens>", piece]
     return "".join(whole), "".join(shown)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from paceline.chat.escaping import ChatTokenizer, PlainText
 from paceline.chat.messages import is_empty, row_tools, shown, texts_in
-from paceline.chat.templates import left_out, shape_of, takes_parts, tool_format
+from paceline.chat.templates import left_out, shape_of, shows_all, tool_format
 from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen, usable
@@ -53,7 +53,7 @@ class TaskBuilder:
     hidden: dict[object, list[tuple[int, str]]] = field(default_factory=dict)
     """Message keys that the chat template leaves out, by the shape of the messages; rendered once for each shape."""
     in_parts: dict[object, bool] = field(default_factory=dict)
-    """Results of `takes_parts`, by the shape of messages with images."""
+    """Forms of messages, by their shape."""
     notes: dict[str, list[str]] = field(default_factory=dict)
     """Sentences about rows for the user, each with the names of its rows."""
 
@@ -107,12 +107,18 @@ class TaskBuilder:
         return *expanded(text, row.pictures, rule, row.row_id), messages
 
     def _takes_parts(self, messages: Sequence[Message], tools: ToolFormat | None) -> bool:
-        """Return True for messages with images if the chat template shows all of them in parts, texts too."""
-        if not any(isinstance(message["content"], list) for message in messages):
+        """Return True for messages that are rendered with all of their texts in parts.
+
+        Those with images are, unless the chat template shows texts otherwise; those without are, if it has to be so.
+        """
+        if self.images is None or self.images.placeholders is None:
             return False
         shape = shape_of(messages), repr(tools)
         if shape not in self.in_parts:
-            self.in_parts[shape] = takes_parts(self.tokenizer, messages, self.data.switches, tools)
+            has_images = any(isinstance(message["content"], list) for message in messages)
+            forms = (True, False) if has_images else (False, True)
+            fitting = (form for form in forms if shows_all(self.tokenizer, messages, self.data.switches, tools, form))
+            self.in_parts[shape] = next(fitting, forms[0])
         return self.in_parts[shape]
 
     def _check_shown(self, row: Row, messages: Sequence[Message]) -> None:

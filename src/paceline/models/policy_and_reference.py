@@ -153,7 +153,7 @@ def frozen_copy(loaded: Loaded) -> Loaded:
         return reference
     copied, vision = copy.deepcopy(loaded.model), loaded.vision
     if vision is not None and vision.is_trained:
-        vision = vision.beside(copied)
+        vision = vision.of(copied)
     return _frozen(replace(loaded, model=copied, vision=vision))
 
 
