@@ -117,6 +117,8 @@ def choose_forward(
         if not type(model)._can_set_attn_implementation():
             return choice(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
         reason = kinds_problem(layer_plans(config)) or open_doors(model)
+        if vision is not None and not vision.is_causal:
+            reason = "tokens of an image see each other"
         if reason is not None:
             return choice(kind="padded", reason=reason)
         attend_by(model, NAME)
