@@ -92,6 +92,8 @@ def choose_decoder(
 
 def images_problem(model: PreTrainedModel, vision: "Vision") -> str | None:
     """Return why the fused decoder cannot compute prompts with images; None if it can."""
+    if not vision.is_causal:
+        return "tokens of an image see each other both ways, and its attention looks back alone"
     if vision.family.axes > 1 and isinstance(getattr(rotary_of(decoder_of(model)), "rope_type", ""), dict):
         return "tokens of images have positions on several axes, and its layers are rotated in several ways"
     return None

@@ -137,22 +137,16 @@ class _ModelDecoder(Decoder):
             scaled = self._model.get_output_embeddings()(states) * self._head.scale
             return scaled if self._head.cap is None else torch.tanh(scaled / self._head.cap) * self._head.cap
 
-    def _prompt_inputs(
+    def _seen(
         self, prompts: Sequence[Sequence[int]], media: Sequence[PromptMedia]
-    ) -> tuple[dict[str, Any], list[int]]:
-        """Return what the model is given of prompts, padded on the left, and the position behind each."""
-        if self._vision is not None and any(media):
-            return self._vision.prompt_batch(self._model, list(zip(prompts, media, strict=True)))
-        longest = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        mask = mask.to(self._model.device)
-        positions = (mask.cumsum(-1) - 1).clamp_(min=0)
-        inputs = {"input_ids": ids.to(mask.device), "attention_mask": mask, "position_ids": positions}
-        return inputs, [len(prompt) for prompt in prompts]
+    ) -> tuple[dict[str, Any], list[int]] | None:
+        """Return what the language model is given of left-padded prompts, and the position behind each of them.
+
+        None: none has images.
+        """
+        if self._vision is None or not any(media):
+            return None
+        return self._vision.prompt_batch(self._model, list(zip(prompts, media, strict=True)))
 
 
 class PlainDecoder(_ModelDecoder):
@@ -172,9 +166,18 @@ class PlainDecoder(_ModelDecoder):
         self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], media: Sequence[PromptMedia] = ()
     ) -> Float[Tensor, "P V"]:
         # Rows must be numbered in the order of the prompts, as they are after `begin`.
-        inputs, following = self._prompt_inputs(prompts, media)
+        longest = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
         self._lengths = [len(prompt) for prompt in prompts]
-        self._mask, self._next = inputs["attention_mask"], torch.tensor(following, device=self._model.device)
+        self._mask = mask.to(self._model.device)
+        positions = (self._mask.cumsum(-1) - 1).clamp_(min=0)
+        text = {"input_ids": ids.to(self._model.device), "attention_mask": self._mask, "position_ids": positions}
+        inputs, following = self._seen(prompts, media) or (text, self._lengths)
+        self._next = torch.tensor(following, device=self._model.device)
         logits = self._last_logits(**inputs, past_key_values=self._cache, use_cache=True)
         counts = torch.tensor([len(members) for members in rows], device=self._model.device)
         self._select(torch.repeat_interleave(counts))
@@ -261,17 +264,12 @@ class RecomputingDecoder(_ModelDecoder):
         for length, indices in members.items():
             at_once = max(1, TOKENS_AT_ONCE // length)
             for some in (indices[first : first + at_once] for first in range(0, len(indices), at_once)):
-                parts.append(self._last_logits(**self._inputs(contexts, media, some), use_cache=False))
+                ids, images = [contexts[index] for index in some], [media[index] for index in some]
+                seen = self._seen(ids, images)
+                inputs = {"input_ids": torch.tensor(ids, device=self._model.device)} if seen is None else seen[0]
+                parts.append(self._last_logits(**inputs, use_cache=False))
                 if (routes := noted_routes(self._model)) is not None:
                     noted += routes.unflatten(0, (len(some), length))
         order = torch.tensor([index for indices in members.values() for index in indices]).argsort()
         self._routes = [noted[index] for index in order.tolist()] if noted else []
         return torch.cat(parts).index_select(0, order.to(self._model.device))
-
-    def _inputs(
-        self, contexts: Sequence[Sequence[int]], media: Sequence[PromptMedia], indices: Sequence[int]
-    ) -> dict[str, Any]:
-        """Return what the model is given of contexts of one length; without images it numbers the tokens itself."""
-        if any(media[index] for index in indices):
-            return self._prompt_inputs([contexts[index] for index in indices], [media[index] for index in indices])[0]
-        return {"input_ids": torch.tensor([contexts[index] for index in indices], device=self._model.device)}
