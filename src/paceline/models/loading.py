@@ -165,7 +165,9 @@ def adopt_model(
     else:
         cast(nn.Module, base).float()
     loaded = prepared(base, config, device, stored=stored)
-    if pictures is not None:
+    if pictures is None:
+        freeze_vision(base, vision)
+    else:
         from paceline.models.vision.placeholders import image_processor_of
 
         loaded = _seeing(loaded, vision, pictures, image_processor_of(base, image_processor, vision))

@@ -14,7 +14,8 @@ GEMMA_4_BUDGETS = (70, 140, 280, 560, 1120)
 def smart_resize(height: int, width: int, *, factor: int, least: int, most: int, frames: int = 1) -> tuple[int, int]:
     """Return height and width in multiples of `factor`, with an area from `least` to `most` if that can be.
 
-    `frames`: how often the area counts. Source: Qwen2-VL's image processor. ValueError: the edges differ by more than a factor of 200.
+    `frames`: how often the area counts. Source: Qwen2-VL's image processor. ValueError: the edges differ by more than
+    a factor of 200.
 
     >>> smart_resize(480, 640, factor=28, least=3136, most=1003520)
     (476, 644)

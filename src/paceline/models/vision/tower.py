@@ -9,15 +9,18 @@ M tokens, A axes of positions, F features of all images, H width of the language
 """
 
 import importlib
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.utils import PROCESSOR_NAME, cached_file
 
 from paceline.errors import ModelError
 from paceline.models.head import decoder_of
@@ -121,6 +124,16 @@ class Vision:
         self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
         self._grids: dict[str, Tensor] = {}
 
+    def of(self, model: PreTrainedModel, **changed: Any) -> "Vision":
+        """Return the same for another model, such as a reference, or with other images or another precision."""
+        same = {
+            "pictures": self.pictures,
+            "processor": self.processor,
+            "compute_dtype": self.compute_dtype,
+            "cache_bytes": self.cache_bytes,
+        }
+        return Vision(model=model, **(same | changed))
+
     @property
     def body(self) -> Any:
         """The module of encoder, projector and language model, without the output embedding."""
@@ -188,7 +201,7 @@ class Vision:
     def grid(self, sha256: str) -> Int[Tensor, "1 3"]:
         """Return frames, rows and columns of an image's patches."""
         if sha256 not in self._grids:
-            self._grids[sha256] = self._tensors(sha256)["image_grid_thw"].cpu()
+            self._grids[sha256] = self.tensors(sha256)["image_grid_thw"].cpu()
         return self._grids[sha256]
 
     def placed(self, model: PreTrainedModel, batch: MicroBatch) -> PlacedImages:
@@ -286,7 +299,7 @@ class Vision:
         )
 
     def _encoded(self, sha256: str) -> ImageFeatures:
-        output = self.body.get_image_features(**self._tensors(sha256), return_dict=True)
+        output = self.body.get_image_features(**self.tensors(sha256), return_dict=True)
         parts = output.pooler_output
         rows = torch.cat(list(parts)) if isinstance(parts, list | tuple) else parts.flatten(0, -2)
         levels = getattr(output, "deepstack_features", None) or ()
@@ -294,7 +307,20 @@ class Vision:
             rows=rows.flatten(0, -2), levels=tuple(torch.cat(list(level)).flatten(0, -2) for level in levels)
         )
 
-    def _tensors(self, sha256: str) -> Mapping[str, Tensor]:
+    def write_settings(self, folder: Path) -> None:
+        """Write how images are read beside a model, as transformers' own processors read it."""
+        self.processor.save_pretrained(folder)
+        whole = cached_file(
+            self.model.name_or_path, PROCESSOR_NAME, _raise_exceptions_for_missing_entries=False, local_files_only=True
+        )
+        if whole is not None:  # settings of images and text together, where the model came with some
+            settings = json.loads(Path(whole).read_text(encoding="utf-8"))
+            if "image_processor" in settings:
+                settings["image_processor"] = self.processor.to_dict()
+            (folder / PROCESSOR_NAME).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+    def tensors(self, sha256: str) -> Mapping[str, Tensor]:
+        """Return what the model's own forward pass takes for an image."""
         arguments = self.family.arguments(self.model.config)
         made = self.processor(images=[self.pictures.pixels(sha256)], return_tensors="pt", **arguments)
         tensors = {name: made[name].to(self.model.device) for name in self.family.tensors if name in made}
