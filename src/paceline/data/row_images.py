@@ -47,7 +47,12 @@ def has_images(row: Row) -> bool:
     if any(_listed(row.columns.get(column)) for column in IMAGE_COLUMNS):
         return True
     prompts = (plain_value(row.columns.get(column)) for column in ("prompt", "messages"))
-    return any(is_image_part(part) for prompt in prompts for part in _parts(prompt))
+    return any(map(has_image_parts, prompts))
+
+
+def has_image_parts(messages: object) -> bool:
+    """Return True for messages of which one has a part of type image."""
+    return any(map(is_image_part, _parts(messages)))
 
 
 def _parts(messages: object) -> Iterator[object]:
@@ -178,8 +183,7 @@ def _placed(row: Row, listed: Sequence[object]) -> tuple[str | list[Message], li
             f"row {row_id}: its text holds {' or '.join(GROUNDING_MARKS)}, whose values in the column 'objects' are "
             "not written into it here; write them into the text"
         )
-    has_parts = any(is_image_part(part) for part in _parts(prompt))
-    messages = prompt if has_parts or not listed else _with_parts(prompt, len(listed), row_id)
+    messages = prompt if has_image_parts(prompt) or not listed else _with_parts(prompt, len(listed), row_id)
     parts = [part for part in _parts(messages) if isinstance(part, Mapping) and is_image_part(part)]
     places = sum("image" not in part for part in parts)
     if places != len(listed):
