@@ -240,6 +240,8 @@ def export_model(
         return
     if ranks.rank == 0:
         save_model(loaded.model, tokenizer, path, dtype, state)
+        if loaded.vision is not None:
+            loaded.vision.write_settings(path)
         _open_as(path, "config.json")
 
 

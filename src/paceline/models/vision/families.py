@@ -120,6 +120,8 @@ def _llava_text(reading: Reading, width: int, height: int) -> str:
 def _pixtral_text(reading: Reading, width: int, height: int) -> str:
     edge = _pixtral_patch(reading.config)["patch_size"]["height"]
     rows, columns = pixtral_grid(height, width, longest=reading.processor.size["longest_edge"], edge=edge)
+    if rows == columns == 1 and reading.config.model_type == "mistral3":  # its own projector fails there
+        raise ValueError(f"images within {edge} x {edge} pixels")
     row = reading.image_token * columns
     between, end = reading.token("image_break_token", "[IMG_BREAK]"), reading.token("image_end_token", "[IMG_END]")
     return between.join([row] * rows) + end

@@ -9,15 +9,18 @@ M tokens, A axes of positions, F features of all images, H width of the language
 """
 
 import importlib
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.utils import PROCESSOR_NAME, cached_file
 
 from paceline.errors import ModelError
 from paceline.models.head import decoder_of
@@ -303,6 +306,18 @@ class Vision:
         return ImageFeatures(
             rows=rows.flatten(0, -2), levels=tuple(torch.cat(list(level)).flatten(0, -2) for level in levels)
         )
+
+    def write_settings(self, folder: Path) -> None:
+        """Write how images are read beside a model, as transformers' own processors read it."""
+        self.processor.save_pretrained(folder)
+        whole = cached_file(
+            self.model.name_or_path, PROCESSOR_NAME, _raise_exceptions_for_missing_entries=False, local_files_only=True
+        )
+        if whole is not None:  # settings of images and text together, where the model came with some
+            settings = json.loads(Path(whole).read_text(encoding="utf-8"))
+            if "image_processor" in settings:
+                settings["image_processor"] = self.processor.to_dict()
+            (folder / PROCESSOR_NAME).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def tensors(self, sha256: str) -> Mapping[str, Tensor]:
         """Return what the model's own forward pass takes for an image."""
