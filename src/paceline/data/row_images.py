@@ -13,7 +13,7 @@ of that size, and the tokens of the whole say where each image is. In the column
 a `Picture` stands in the place of each image.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -36,8 +36,9 @@ class ImageInput:
     """What images of rows are read with."""
 
     pictures: PictureStore
-    placeholders: Placeholders | None
-    """Rule of the model's family; None: the model is not known yet, or reads text alone."""
+    placeholders: Callable[[], Placeholders] | None
+    """Reads the rule of the model's family, once a row has an image; None: the model is not known yet, or reads text
+    alone."""
     max_images_per_prompt: int
 
 

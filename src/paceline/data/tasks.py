@@ -12,6 +12,7 @@ from paceline.chat.templates import left_out, shape_of, shows_all, tool_format
 from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen, usable
+from paceline.data.pictures import Placeholders
 from paceline.data.prompts import apply_template, length_of, prompt_messages, shortening, token_ids, truncate
 from paceline.data.row_images import ImageInput, expanded, media_of, refuse_reserved
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
@@ -45,6 +46,8 @@ class TaskBuilder:
     """Tools of a row's conversation, which its prompt shows."""
     images: ImageInput | None = None
     """What images are read with; None: the model reads text alone."""
+    rule: Placeholders | None = None
+    """How prompts hold images; None: the rows that were looked at have none."""
     formats: dict[str, ToolFormat | None] = field(default_factory=dict)
     """Formats of tools in prompts, by the schemas as text; the chat template is rendered once for each set."""
     hidden: dict[object, list[tuple[int, str]]] = field(default_factory=dict)
@@ -65,8 +68,8 @@ class TaskBuilder:
             if messages is not None:
                 self._check_shown(row, messages)
             media: tuple[Media, ...] = ()
-            if self.images is not None and self.images.placeholders is not None:
-                media = media_of(ids, row.pictures, self.images.placeholders, row.row_id)
+            if self.images is not None and self.rule is not None:
+                media = media_of(ids, row.pictures, self.rule, row.row_id)
                 if not self.images.pictures.first_frames.isdisjoint(picture.sha256 for picture in row.pictures):
                     self._note("an image has several frames, of which the model sees the first", row)
             columns = row.reward_columns
@@ -86,11 +89,11 @@ class TaskBuilder:
 
     def _rendered(self, row: Row) -> tuple[str, str, tuple[Message, ...] | None]:
         """Return the prompt of a row with images expanded, the same as it is shown, and the messages in it."""
-        tools, rule = self._shown(row.columns, row.row_id), None if self.images is None else self.images.placeholders
+        tools, rule = self._shown(row.columns, row.row_id), self.rule
         if row.pictures and rule is None:
             raise DataError(
-                f"row {row.row_id}: has an image, and the model reads text alone; take a model that reads images, or "
-                "remove the row"
+                f"row {row.row_id}: has an image, and the model reads text alone, as none of the rows has one that were "
+                "looked at before the first step; take a model that reads images, and put a row with an image first"
             )
         messages = prompt_messages(row, self.data, system=self.system, has_tools=tools is not None)
         if messages is None:
@@ -307,8 +310,16 @@ def build_tasks(  # noqa: PLR0913 - rows and all that makes tasks of them, which
     _check_names(seen)
     screened = screen(seen, data, check, images)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
+    has_images = any(row.pictures for row in screened.rows)
     builder = TaskBuilder(
-        tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of, images=images
+        tokenizer=tokenizer,
+        data=data,
+        system=system,
+        check=check,
+        columns=names,
+        tools_of=tools_of,
+        images=images,
+        rule=images.placeholders() if has_images and images is not None and images.placeholders is not None else None,
     )
     tasks = builder.tasks(screened.rows)
     lengths = tuple(len(task.prompt_ids) for task in tasks)

@@ -109,7 +109,7 @@ def load_model(
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
-        loaded = add_adapter(loaded, asked, seed=seed)
+        loaded = add_adapter(loaded, asked, seed=seed, with_vision=vision.lora_vision)
     cast(nn.Module, ready(loaded, config).model).to(device)
     return loaded
 
@@ -174,7 +174,7 @@ def adopt_model(
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
-        loaded = add_adapter(loaded, asked, seed=seed)
+        loaded = add_adapter(loaded, asked, seed=seed, with_vision=vision.lora_vision)
     cast(nn.Module, ready(loaded, config).model).to(device)
     return loaded
 

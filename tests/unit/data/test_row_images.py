@@ -80,7 +80,8 @@ def rows(*columns):
 
 
 def reading(placeholders=Grid(), most=16):
-    return ImageInput(pictures=PictureStore(), placeholders=placeholders, max_images_per_prompt=most)
+    read = None if placeholders is None else lambda: placeholders
+    return ImageInput(pictures=PictureStore(), placeholders=read, max_images_per_prompt=most)
 
 
 def tasks_of(tokenizer, *columns, images=None, system=None, **options):
