@@ -57,6 +57,10 @@ class PolicyForward:
         """Return the hidden state after the final norm for each target. `batch` is on the model's device."""
         return self.of(model, Tokens(batch=batch))
 
+    def with_vision(self, vision: "Vision | None") -> "PolicyForward":
+        """Return the same way with other images, or those of another model."""
+        return replace(self, vision=vision)
+
     def of(self, model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "N H"]:
         """Compute this rank's tokens; ModelError if the model takes padded rows only, which ranks cannot share."""
         with self._keeping(model):
@@ -106,34 +110,18 @@ def choose_forward(
     chosen = _choose_for_text(model, compute_dtype, vision)
     if vision is None:
         return chosen
-    precisions = tuple(dict.fromkeys((model.dtype, compute_dtype or model.dtype)))
-    problem = _images_problem(model, chosen, vision, precisions)
+    from paceline.models.vision.probe import images_problem  # reads Pillow, which text alone does not need
+
+    tolerances = {dtype: PROBE_TOLERANCE[dtype] for dtype in (model.dtype, compute_dtype or model.dtype)}
+    problem = images_problem(model, chosen, vision, tolerances)
     if problem is not None and chosen.kind == "packed":
         restore_layers(model)
         attend_by(model, "sdpa")
         chosen = replace(chosen, kind="padded", reason=problem)
-        problem = _images_problem(model, chosen, vision, precisions)
+        problem = images_problem(model, chosen, vision, tolerances)
     if problem is not None:
         raise ModelError(f"{type(model).__name__}: {problem}; use a model of another family")
     return chosen
-
-
-def _images_problem(
-    model: PreTrainedModel, forward: PolicyForward, vision: "Vision", precisions: tuple[torch.dtype, ...]
-) -> str | None:
-    from paceline.models.vision.probe import images_problem  # reads Pillow, which text alone does not need
-
-    for dtype in precisions:
-        problem = images_problem(
-            model,
-            vision,
-            lambda drawn, batch: replace(forward, vision=drawn)(model, batch),
-            PROBE_TOLERANCE[dtype],
-            dtype,
-        )
-        if problem is not None:
-            return problem
-    return None
 
 
 def _choose_for_text(
