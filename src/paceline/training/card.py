@@ -88,8 +88,8 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
                 looks=len(records) - 1,
             )
         )
-    example = None
-    if evaluations:  # of the first set, as it was measured last
+    example, has_images = None, (run_dir.path / IMAGES).is_dir()
+    if evaluations and not has_images:  # of the first set, as it was measured last
         name = evaluations[0]["set"]
         last = [record for record in evaluations if record["set"] == name][-1]
         example = _example(run_dir.eval_completions(name, last["step"]), prompting, config, folder)
@@ -99,7 +99,8 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         base_model=_source(config.model.model),
         dataset=sources[0] if len(sources) == 1 else joined,
         is_adapter=is_adapter,
-        is_text_part=is_text_part(config.model) and not any((run_dir.path / IMAGES).glob("*")),
+        is_text_part=is_text_part(config.model) and not has_images,
+        has_images=has_images,
         prompting=prompting,
         steps=step,
         versions=versions,
