@@ -30,6 +30,8 @@ class Task:
     prompt: str
     """The prompt as the model reads it: chat template applied."""
     prompt_ids: tuple[int, ...]
+    media: tuple["Media", ...] = ()
+    """Images of the prompt, in order: `start` counts tokens of `prompt_ids`."""
     messages: tuple[Mapping[str, object], ...] | None = None
     """What went into the chat template, the system message included; None: the prompt is plain text."""
     answer: str | None
@@ -84,14 +86,15 @@ completion that is imitated."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Media:
-    """An image in a span."""
+    """An image among tokens: those of a span, of a prompt, or of the inputs of a micro-batch."""
 
     sha256: str
-    """Hash of the decoded pixels."""
+    """Hash of the decoded pixels, with their width and height."""
     start: int
-    """Index in the span of the first token that stands for the image."""
+    """Index of the first token that stands for the image, marks around and between its rows included."""
     length: int
-    """Number of tokens that stand for the image."""
+    """Number of tokens from there to the last one. Those among them that equal the model's image token take the
+    image's features; the same token elsewhere is an ordinary one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,11 +241,11 @@ class Trajectory:
         return tuple((version, end - first) for version, (first, end) in zip(versions, pairwise(starts), strict=True))
 
 
-def completed(prompt_ids: tuple[int, ...], completion: Completion) -> Trajectory:
-    """Return the trajectory of one turn behind a prompt, without an environment."""
+def completed(prompt_ids: tuple[int, ...], completion: Completion, media: tuple[Media, ...] = ()) -> Trajectory:
+    """Return the trajectory of one turn behind a prompt with these images, without an environment."""
     return Trajectory(
         spans=(
-            Span(by="prompt", tokens=prompt_ids, routes=completion.prompt_routes),
+            Span(by="prompt", tokens=prompt_ids, media=media, routes=completion.prompt_routes),
             Span(by="policy", tokens=completion.token_ids, logprobs=completion.logprobs, routes=completion.routes),
         ),
         finish_reason=completion.finish_reason,

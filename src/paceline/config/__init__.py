@@ -3,6 +3,7 @@
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
 sampling.py  the same for sampling, conversations and the engine
+vision.py    the same for images, and the part of a model that reads them
 layout.py    the same for processes: those of a cluster, and the grid on which model and samples lie
 algorithms.py  advantages and bounds of the ratio, with their formulas and papers
 presets.py   published objectives as values of these options

@@ -13,6 +13,7 @@ from paceline.config.layout import ClusterConfig, ParallelConfig
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0_TO_1, Bound, check_bounds, require
 from paceline.config.sampling import EngineConfig, EnvironmentConfig, SamplingConfig
+from paceline.config.vision import VisionConfig
 
 MODEL = "model:"
 JUDGE = "judge:"
@@ -320,6 +321,7 @@ class Config:
     model: ModelConfig
     lora: LoraConfig
     data: DataConfig
+    vision: VisionConfig
     rewards: RewardConfig
     sampling: SamplingConfig
     environment: EnvironmentConfig

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.types import Completion, FinishReason
+from paceline.types import Completion, FinishReason, Media
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,8 @@ class Request:
     """One tokenised prompt and the completions to sample of it."""
 
     prompt_ids: tuple[int, ...]
+    media: tuple[Media, ...] = ()
+    """Images of the prompt. Prompts are the same where tokens and images are."""
     keys: tuple[int, ...]
     """One 64-bit key per completion: key and position determine every random number of the completion."""
     limits: tuple[int, ...] | None = None

@@ -299,7 +299,8 @@ class EpisodeDriver(FurtherRequests):
             keys = tuple(self._draws.key(group.task, group.occurrence, running.sample) for running, _ in alike)
             limits = tuple(turn.limit for _, turn in alike)
             are_whole = set(limits) == {self._sampling.max_completion_length}
-            request = Request(prompt_ids=prompt_ids, keys=keys, limits=None if are_whole else limits)
+            media, bound = alike[0][1].media, None if are_whole else limits
+            request = Request(prompt_ids=prompt_ids, media=media, keys=keys, limits=bound)
             self._ready.append((request, [running for running, _ in alike]))
 
     def _request(self, running: RunningEpisode, turn: NextTurn) -> None:
@@ -310,7 +311,9 @@ class EpisodeDriver(FurtherRequests):
             return
         key = self._draws.key(group.task, group.occurrence, running.sample, turn=turn.number)
         continues = running.turn_at if self._continues and turn.continues else None
-        request = Request(prompt_ids=turn.prompt_ids, keys=(key,), limits=(turn.limit,), continues=continues)
+        request = Request(
+            prompt_ids=turn.prompt_ids, media=turn.media, keys=(key,), limits=(turn.limit,), continues=continues
+        )
         self._ready.append((request, [running]))
 
     # --- what the engine has sampled

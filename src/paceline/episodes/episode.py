@@ -45,7 +45,7 @@ async def episode(chat: EpisodeChat, environment: "EpisodeEnvironment | None") -
         ConfigError, ModelError: no episode of the run could be held, with this chat template or these tools.
     """
     if environment is None:
-        return completed(chat.prompt_ids, await chat.next_turn())
+        return completed(chat.prompt_ids, await chat.next_turn(), chat.media)
     try:
         chat.begin(await environment.begin())
         chat.open(adds_to_prompt=await GroupBegun())

@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.environments.hosting import Outcome
 from paceline.environments.hosting.results import Method
+from paceline.types import Media
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +27,8 @@ class NextTurn:
     """Turns of the episode before this one."""
     prompt_ids: tuple[int, ...]
     """The whole context of the turn."""
+    media: tuple[Media, ...] = ()
+    """Images of the context."""
     limit: int
     """Tokens of the turn, at most."""
     continues: bool

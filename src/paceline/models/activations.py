@@ -15,6 +15,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from paceline.models.head import decoder_of
+
 FEW_ELEMENTS = 1 << 14
 """Elements below which a tensor stays on its device, as a transfer costs more than the space is worth."""
 
@@ -41,8 +43,9 @@ def is_recomputing(model: nn.Module) -> bool:
 
 
 def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:
-    """Return the layers that can be recomputed one by one."""
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    """Return the layers that can be recomputed one by one; of a model that also reads images the language model's."""
+    body = decoder_of(model) if isinstance(model, PreTrainedModel) else model
+    return [module for module in body.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def in_main_memory(model: PreTrainedModel) -> contextlib.AbstractContextManager[object]:

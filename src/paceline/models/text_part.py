@@ -2,34 +2,40 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosity_error
 
 from paceline.errors import ModelError
 from paceline.models.head import decoder_of
+from paceline.models.loaded import import_peft
 from paceline.models.places import TEXT_NAMES
 from paceline.models.pretrained import text_config
 
+if TYPE_CHECKING:
+    from peft import PeftModel
 
-def read_model(source: str, *, trust_remote_code: bool, **options: Any) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+
+def read_model(
+    source: str, *, trust_remote_code: bool, whole: bool = False, **options: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """Read a causal language model in float32 by transformers; return it with the report of loading it.
 
-    `options` are further ones of `from_pretrained`, whose errors are raised as they are. In the report, weights of a
-    checkpoint's other parts are unexpected.
+    `whole`: all of a model that reads images too. `options` are further ones of `from_pretrained`, whose errors are
+    raised as they are. In the report, weights of a checkpoint's other parts are unexpected.
     """
-    whole = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-    text = text_config(whole)
-    if text is not whole:
+    described = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    text = described if whole else text_config(described)
+    if text is not described:
         options = {**options, "config": text, "key_mapping": TEXT_NAMES}
-    reader: Any = AutoModelForCausalLM  # its signature leaves out the report
-    with nullcontext() if text is whole else _quiet():
+    reader: Any = AutoModelForImageTextToText if whole else AutoModelForCausalLM  # its signature leaves out the report
+    with nullcontext() if text is described else _quiet():
         model, report = reader.from_pretrained(
             source, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True, **options
         )
-    if text is not whole:
+    if text is not described:
         if hasattr(model, "_weight_conversions"):  # by which transformers would save it under the names of its files
             del model._weight_conversions
         # where both matrices are there and differ, transformers ties none, whatever the default of such a file is
@@ -73,3 +79,18 @@ def language_model(model: PreTrainedModel) -> PreTrainedModel:
     causal.generation_config = model.generation_config
     part: PreTrainedModel = causal.train(model.training)
     return part
+
+
+def parts_of_object(model: "PreTrainedModel | PeftModel", *, whole: bool) -> tuple[PreTrainedModel, "PeftModel | None"]:
+    """Return the model in a user's object, or its language model unless `whole`, and the adapter if it has one."""
+    if isinstance(model, PreTrainedModel):
+        return model if whole else language_model(model), None
+    if not (isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel)):
+        raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
+    base = cast(PreTrainedModel, model.get_base_model())
+    if not whole and language_model(base) is not base:
+        raise ModelError(
+            f"the PeftModel is around a {type(base).__name__}, of which only the language model is trained here; give "
+            "the model without the adapter, and the adapter as peft_config"
+        )
+    return base, model

@@ -18,7 +18,7 @@ is inputs and no targets too.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from paceline.objective.streams import LossStream, stream_of
-from paceline.types import Span, routes_of, tokens_of
+from paceline.types import Media, Span, routes_of, tokens_of
 
 Average = Literal["token", "sequence", "constant", "prompt", "sequence_sum"]
 Layout = Literal["packed", "padded"]
@@ -55,6 +55,8 @@ class Sample:
     """Number of the turn, from 0, of each span that is trained on; None: the first turn alone."""
     prompt_routes: bytes = b""
     """Routes of the prompt's tokens as `Span.routes`, the same in all rows of one prompt."""
+    prompt_media: tuple[Media, ...] = ()
+    """Images of the prompt, the same in all rows of one prompt."""
 
     @property
     def length(self) -> int:
@@ -135,6 +137,8 @@ class MicroBatch:
     `rollout_correction` and `off_policy_threshold`."""
     ref_logprobs: Float[Tensor, " N"] | None = None
     """Logprobs of the reference; None: there is none, or another rank has the head."""
+    media: tuple[Media, ...] = ()
+    """Images of the prompts, each once per prompt: `start` counts input tokens."""
     routes: UInt8[Tensor, "M B"] | None = None
     """Experts that the engine chose for each input token, as `Span.routes`; None: they are not known."""
     is_idle: bool = False
@@ -207,11 +211,13 @@ def pack(
     chosen = [samples[index] for index in indices]
     numbers: dict[tuple[int, int], int] = {}
     prompts: list[tuple[int, ...]] = []
-    read = list[Span]()
+    read, media, start = list[Span](), list[Media](), 0
     for sample in chosen:
         if (sample.group, sample.prompt) not in numbers:
             numbers[sample.group, sample.prompt] = len(prompts)
             prompts.append(sample.prompt_ids)
+            media += [replace(image, start=start + image.start) for image in sample.prompt_media]
+            start += len(sample.prompt_ids)
             read.append(Span(by="prompt", tokens=sample.prompt_ids, routes=sample.prompt_routes))
     inputs = [token for prompt in prompts for token in prompt]
     positions = [position for prompt in prompts for position in range(len(prompt))]
@@ -251,6 +257,7 @@ def pack(
         advantages=advantages.repeat_interleave(span_lengths),
         rollout_logprobs=torch.tensor([value for span in trained for value in span.logprobs], dtype=dtype),
         turns=turns,
+        media=tuple(media),
         routes=_routes_tensor(read),
     )
 

@@ -26,6 +26,7 @@ from paceline.base_directory import base_directory, hold_base
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
+from paceline.data.pictures import PictureStore
 from paceline.errors import ERRORS, ConfigError, EngineError, PacelineError, TrainingError, first_line
 from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
@@ -98,12 +99,14 @@ class _Watch:
 class SamplerActor(_Watch, SamplerWorker):
     """A sampler. It samples nothing before its first weights."""
 
-    def __init__(self, config: Config, directory: Path, number: int, objects: RunObjects) -> None:
-        """`directory` is what the configuration's paths are relative to."""
+    def __init__(self, config: Config, directory: Path, number: int, objects: RunObjects, images: Path | None) -> None:
+        """`directory` is what the configuration's paths are relative to, `images` the folder of the run's images."""
         os.chdir(directory)
         hold_base(directory)
-        adapter = objects.adapter or config.lora
-        super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), objects)
+        adapter, seed = objects.adapter or config.lora, config.loop.seed
+        pictures = None if images is None else PictureStore(images)
+        policy = load_model(config.model, adapter, seed=seed, pictures=pictures, vision=config.vision)
+        super().__init__(config, policy, objects)
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
@@ -352,7 +355,7 @@ def on_a_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | Non
         actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, objects, meeting, size, path)
         trainers = WorkerGroup(actors, "trainer")
         sampling = RayWorkers(
-            SamplerActor, "sampler", options.num_producers, sampler_share, config, objects, spread=True
+            SamplerActor, "sampler", options.num_producers, sampler_share, config, objects, size.images, spread=True
         )
         samplers = WorkerGroup(sampling, "sampler")
         weights = StoredWeights(trainers, samplers, done=done)

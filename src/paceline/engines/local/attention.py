@@ -18,6 +18,7 @@ from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
 from paceline.models.dense_attention import dense_attention
 from paceline.models.families import layer_plans
+from paceline.models.families.layer_plan import LayerPlan
 from paceline.models.head import decoder_of
 
 
@@ -30,6 +31,10 @@ class Rotation:
     """Sines, negated in the first half."""
     norm_eps: float
     """Epsilon of the norm over each query and key head before the rotation, if a layer has one."""
+
+
+Turns = tuple[Float[Tensor, "P L 1 R"], Float[Tensor, "P L 1 R"]]
+"""Cosines and sines of each token's position in each prompt, as those of `Rotation`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +81,8 @@ class Context:
     """Number of tokens."""
     layers: tuple[tuple[Tensor, ...], ...]
     """Rotated keys, and values [K, C, D], of each layer with attention; then the states of each other layer."""
+    shift: int = 0
+    """How far the position of a later token is from its number: images have fewer positions than tokens."""
 
     @property
     def nbytes(self) -> int:
@@ -87,14 +94,19 @@ class Context:
         if length == self.length:
             return self
         layers = tuple(tuple(tensor[:, :length] for tensor in layer) for layer in self.layers)
-        return Context(length=length, layers=layers)
+        return Context(length=length, layers=layers, shift=self.shift)
 
 
 class SharedAttention(Protocol):
     """Attention of rows that share prompts, and its cache. Knows rows and slots; nothing of weights."""
 
-    def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
-        """Return a free slot for each prompt, with room for its keys; `rows[i]` continue prompt i."""
+    def take_slots(
+        self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]], shifts: Sequence[int] | None = None
+    ) -> Int[Tensor, " P"]:
+        """Return a free slot for each prompt, with room for its keys; `rows[i]` continue prompt i.
+
+        `shifts` are added to the numbers of tokens behind each prompt to rotate them; None: nothing is.
+        """
 
     def of_prompts(
         self,
@@ -103,10 +115,11 @@ class SharedAttention(Protocol):
         weights: AttentionWeights,
         slots: Int[Tensor, " Q"],
         known: int,
+        turns: Turns | None = None,
     ) -> Float[Tensor, "P L-known H*D"]:
         """Compute causal attention within right-padded prompts; store keys and values of the first Q prompts.
 
-        The first `known` tokens of each prompt have no output.
+        The first `known` tokens of each prompt have no output. `turns` rotate each token; None: its number does.
         """
 
     def begin_step(self) -> None:
@@ -212,9 +225,21 @@ def _in_blocks(
     return torch.cat(parts, dim=2)
 
 
+def architecture_of(model: PreTrainedModel) -> str:
+    """Return the class by which a model's layers are known; where it reads images, that of the language model within."""
+    if model.config.get_text_config() is model.config:
+        return type(model).__name__
+    return f"{type(decoder_of(model)).__name__.removesuffix('Model').removesuffix('Text')}ForCausalLM"
+
+
+def plans_of(model: PreTrainedModel) -> tuple[LayerPlan, ...]:
+    """Return the plans of a model's layers."""
+    return layer_plans(model.config.get_text_config(), architecture_of(model))
+
+
 def heads_of(model: PreTrainedModel) -> Heads:
     """Return the heads of a model's layers, which are the same in all of them."""
-    plan = layer_plans(model.config)[0]
+    plan = plans_of(model)[0]
     return Heads(query=plan.query_heads, kv=plan.key_value_heads, width=plan.head_dim)
 
 
@@ -224,7 +249,7 @@ def attention_layers(model: PreTrainedModel, length: int, like: Tensor) -> list[
     The tables are made by the model's own rotary module, in `like`'s dtype and device.
     """
     decoder, width = decoder_of(model), heads_of(model).width
-    plans = layer_plans(model.config, type(model).__name__)
+    plans = plans_of(model)
     rotations, layers = dict[str, Rotation](), list[AttentionLayer]()
     for layer, plan in zip(decoder.layers, plans, strict=False):
         parts = plan.parts
@@ -242,7 +267,7 @@ def attention_layers(model: PreTrainedModel, length: int, like: Tensor) -> list[
                 cap=None if parts.cap is None else attrgetter(parts.cap)(layer),
                 joint_norms=parts.head_norms is not None
                 and layer.get_submodule(parts.head_norms[0]).weight.numel() > width,
-                query_scales=_query_scales(model.config.rope_parameters, length, like) if parts.query_scale else None,
+                query_scales=_query_scales(decoder.config.rope_parameters, length, like) if parts.query_scale else None,
             )
         )
     return layers
@@ -257,14 +282,24 @@ def _rotation(decoder: Any, kind: str, length: int, like: Tensor) -> Rotation:
     if not kind or rotary is None:
         nothing = like.new_zeros(length, 0)
         return Rotation(cosine=nothing, sine=nothing, norm_eps=eps)
-    positions = torch.arange(length, device=like.device)[None]
     by_kind = (kind,) if isinstance(rotary.rope_type, dict) else ()
-    cosine, sine = (table[0] for table in rotary(like, positions, *by_kind))
+    cosine, sine = (table[0] for table in rotary_tables(rotary, torch.arange(length)[None], like, *by_kind))
+    return Rotation(cosine=cosine.contiguous(), sine=sine, norm_eps=eps)
+
+
+def rotary_tables(
+    rotary: Any, positions: Int[Tensor, "*A P L"], like: Tensor, *by_kind: str
+) -> tuple[Float[Tensor, "P L R"], Float[Tensor, "P L R"]]:
+    """Return cosines and sines of positions by a model's rotary module, as `Rotation` has them, in `like`'s precision.
+
+    Positions may have several axes, which the module then mixes.
+    """
+    cosine, sine = rotary(like, positions.to(like.device), *by_kind)
     half = sine.shape[-1] // 2
-    if not torch.equal(sine[:, :half], sine[:, half:]):
-        step = 2 if torch.equal(sine[:, ::2], sine[:, 1::2]) else 1
-        cosine, sine, half = cosine[:, ::step].repeat(1, 2), sine[:, ::step].repeat(1, 2), 2 * half // step
-    return Rotation(cosine=cosine.contiguous(), sine=torch.cat((-sine[:, :half], sine[:, half:]), dim=-1), norm_eps=eps)
+    if not torch.equal(sine[..., :half], sine[..., half:]):
+        step = 2 if torch.equal(sine[..., ::2], sine[..., 1::2]) else 1
+        cosine, sine, half = cosine[..., ::step].repeat(1, 1, 2), sine[..., ::step].repeat(1, 1, 2), 2 * half // step
+    return cosine, torch.cat((-sine[..., :half], sine[..., half:]), dim=-1)
 
 
 def _query_scales(parameters: Mapping[str, Any], length: int, like: Tensor) -> Float[Tensor, " L"] | None:

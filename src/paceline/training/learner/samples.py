@@ -101,6 +101,7 @@ def _rows(
                 prompt=prompts[prompt_ids],
                 prompt_ids=prompt_ids,
                 prompt_routes=routes.setdefault(prompts[prompt_ids], context.routes[:cut]),
+                prompt_media=tuple(image for image in context.media if image.start < len(prompt_ids)),
                 spans=(*([Span(by="prompt", tokens=rest, routes=context.routes[cut:])] if rest else []), *spans),
                 advantages=tuple(rollout.advantage if credit is None else credit[turn] for turn in turns),
                 masked=masked,
@@ -109,7 +110,8 @@ def _rows(
             )
         )
     if not rows:  # it ended before the model said anything
-        return [Sample(group=number, prompt_ids=task_prompt, spans=(), advantages=(), masked=True)]
+        media = group.task.media
+        return [Sample(group=number, prompt_ids=task_prompt, prompt_media=media, spans=(), advantages=(), masked=True)]
     return rows if len(rows) > 1 or len(of_rows) == 1 else [replace(rows[0], completion=None)]
 
 

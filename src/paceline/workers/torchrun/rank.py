@@ -16,6 +16,7 @@ from typing_extensions import override
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ParallelConfig, training_ranks
 from paceline.config.sections import Config
+from paceline.data.pictures import PictureStore
 from paceline.errors import ProcessLost
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
@@ -110,7 +111,7 @@ class RankWorker:
                 same_weights(self.objects.model, self.ranks, self.device)
         # a copy to sample from is made before the trainer leaves its part of a program's own model
         sampled_copy = (
-            load_copy(config, self.objects, start, is_apart=not trains)
+            load_copy(config, self.objects, start, is_apart=not trains, images=run_size.images)
             if samples and (not trains or self.is_split)
             else None
         )
@@ -268,18 +269,24 @@ def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:
             tensor.data.copy_(ranks.broadcast(tensor.detach().to(device).contiguous(), source=0))
 
 
-def load_copy(config: Config, objects: RunObjects, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
+def load_copy(
+    config: Config, objects: RunObjects, checkpoint: Checkpoint | None, *, is_apart: bool, images: Path | None
+) -> Loaded:
     """Load a copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here.
 
+    `images`: folder of the run's images; None: there are none.
     Parameters that are trained elsewhere say so here too: an engine with weights of its own takes those alone.
     """
     adapter, seed = objects.adapter or config.lora, config.loop.seed
     weights = None if checkpoint is None else checkpoint.model
+    pictures = None if images is None else PictureStore(images)
     if objects.model is None:
-        policy = load_model(config.model, adapter, checkpoint=weights, seed=seed)
+        policy = load_model(
+            config.model, adapter, checkpoint=weights, seed=seed, pictures=pictures, vision=config.vision
+        )
     else:
         model = objects.model if is_apart else copy.deepcopy(objects.model)
-        policy = adopt_model(model, config.model, adapter, seed=seed)
+        policy = adopt_model(model, config.model, adapter, seed=seed, pictures=pictures, vision=config.vision)
         if weights is not None:
             restore_weights(policy, weights)
     return policy
