@@ -73,6 +73,24 @@ def heeded_signals() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def ray_server() -> Iterator[None]:
+    """A process that forks the workers of the clusters whose tests ask for `forked_workers`."""
+    from tests.support.ray_server import ray_server
+
+    with ray_server():
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_workers(ray_server: None) -> Iterator[None]:
+    """Clusters of this machine whose workers load nothing: what a cluster does is tested, not its processes' start."""
+    from tests.support.ray_server import forked_workers
+
+    with forked_workers():
+        yield
+
+
+@pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The run of `tests.support.cluster_runs` in one process, a RunDir to compare others with; nobody changes it."""
     from tests.support.cluster_runs import train  # loads the whole library, which most tests do without
