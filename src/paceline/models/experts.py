@@ -67,6 +67,21 @@ def experts(
     return total.to(hidden_states.dtype)
 
 
+def lay_by_input(model: nn.Module) -> None:
+    """Have a copy's matrices lie by input, as the kernel of a CPU reads them fastest for a few rows.
+
+    Experts that the kernel does not compute, or that have an adapter, stay as they are.
+    """
+    adapted = {id(wrapper.get_base_layer()) for wrapper in _wrappers(model)}
+    for module in mixtures(model):
+        matrices = None if id(module) in adapted else _matrices_for_the_kernel(module)
+        if matrices is not None and not module.is_transposed:
+            for name in ("gate_up_proj", "down_proj"):
+                weight = getattr(module, name).detach()
+                setattr(module, name, nn.Parameter(weight.mT.contiguous(), requires_grad=False))
+            module.is_transposed = True
+
+
 def _matrices_for_the_kernel(module: Any) -> ExpertMatrices | None:
     """Return an expert's parts as the kernel of a CPU takes them; None: it has others, or an adapter in this pass."""
     if not module.has_gate or getattr(module, "has_post_expert_norm", False) or getattr(module, "low_rank", None):

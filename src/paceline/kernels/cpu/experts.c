@@ -3,7 +3,7 @@
    Each of `tokens` has `choices` numbers of experts. The rows, one for each choice, are sorted by expert, and come in
    tasks of one expert and at most CHUNK rows: one product of each matrix reads it once for all rows of a task. Weights,
    states and outputs are of one storage type in the forward pass, float32 in the backward pass; sums are float32. No sum
-   depends on the number of threads. `width` of the model and `inner` width of an expert are multiples of 16. */
+   depends on the number of threads, and none of the forward pass on the other rows. `width` of the model and `inner` width of an expert are multiples of 16. */
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define CHUNK 128 /* rows of a task */
 #define DEPTH 256 /* numbers that a packed panel is deep, a multiple of all vectors' widths */
-#define FEW 12    /* rows below which turning a matrix around costs more than it saves */
+#define FEW 12    /* rows below which packing a matrix costs more than it saves */
 #define BLOCK 48  /* rows of a weight's gradient that a task makes */
 #define PANEL (MOST * WIDTH)
 /* Numbers of tokens and products below which a second thread costs more than it does. */
@@ -69,51 +69,24 @@ HOT void pack_along(const void *b, int64_t at, int64_t b_row, int64_t depth, int
     for (int64_t j = 0; j < columns; j += WIDTH) store_f32(panel + k * columns + j, load_any(b, at + k * b_row + j, type));
 }
 
-/* c[R][O] = a[R][inner] * b[O][inner] by sums along both. */
-HOT void dots(const int R, const float *a, int64_t a_row, const void *b, int64_t at, int64_t b_row, float *c,
-              int64_t c_row, int64_t inner, int type) {
-  vfloat total[3][4];
-#pragma GCC unroll 3
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int o = 0; o < 4; o++) total[r][o] = splat(0);
-  for (int64_t k = 0; k < inner; k += WIDTH) {
-    vfloat left[3];
-#pragma GCC unroll 3
-    for (int r = 0; r < R; r++) left[r] = load_f32(a + r * a_row + k);
-#pragma GCC unroll 4
-    for (int o = 0; o < 4; o++) {
-      const vfloat right = load_any(b, at + o * b_row + k, type);
-#pragma GCC unroll 3
-      for (int r = 0; r < R; r++) total[r][o] += left[r] * right;
-    }
-  }
-#pragma GCC unroll 3
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int o = 0; o < 4; o++) c[r * c_row + o] = sum(total[r][o]);
-}
-
-HOT void few_rows(int64_t rows, int64_t columns, int64_t inner, const float *a, const void *b, int64_t at, float *c,
-                  int type) {
-  for (int64_t j = 0; j < columns; j += 4) {
+/* c[rows][columns] = a[rows][inner] * b[inner][columns] for a few rows: wide blocks, as short ones wait for their sums. */
+static __attribute__((noinline)) void few_rows(int64_t rows, int64_t columns, int64_t inner, const float *a,
+                                               const float *b, float *c) {
+  int64_t j = 0;
+  for (; j + 4 * WIDTH <= columns; j += 4 * WIDTH) {
     int64_t r = 0;
-    for (; r + 3 <= rows; r += 3)
-      dots(3, a + r * inner, inner, b, at + j * inner, inner, c + r * columns + j, columns, inner, type);
-    if (rows - r == 2) dots(2, a + r * inner, inner, b, at + j * inner, inner, c + r * columns + j, columns, inner, type);
-    if (rows - r == 1) dots(1, a + r * inner, inner, b, at + j * inner, inner, c + r * columns + j, columns, inner, type);
+    for (; r + 2 <= rows; r += 2)
+      block(2, 4, a + r * inner, inner, 1, b + j, columns, c + r * columns + j, columns, inner, 0);
+    if (r < rows) block(1, 4, a + r * inner, inner, 1, b + j, columns, c + r * columns + j, columns, inner, 0);
   }
+  multiply(rows, columns - j, a, inner, 1, b + j, columns, c + j, columns, inner, 0);
 }
 
 /* c[rows][columns] = a[rows][inner] * b, which lies from `at` on: [inner][columns], or `across`: [columns][inner]. */
 HOT void product_of(int64_t rows, int64_t columns, int64_t inner, const float *a, const void *b, int64_t at, int across,
                     float *c, float *panel, int type) {
-  if (across && rows < FEW) {
-    few_rows(rows, columns, inner, a, b, at, c, type);
-    return;
-  }
   if (!across && rows < FEW && type == FLOAT32) {
-    multiply(rows, columns, a, inner, 1, (const float *)b + at, columns, c, columns, inner, 0);
+    few_rows(rows, columns, inner, a, (const float *)b + at, c);
     return;
   }
   for (int64_t k = 0; k < inner; k += DEPTH) {
