@@ -115,7 +115,8 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str]) -> li
     if gguf_file(config.model.model) is not None:
         lines.append(f"--model is a GGUF file: its weights are trained dequantised, in float32, from {files.base}")
     model = inputs.objects.model
-    if is_text_part(config.model) if model is None else text_config(model.config) is not model.config:
+    has_more = is_text_part(config.model) if model is None else text_config(model.config) is not model.config
+    if has_more and inputs.pictures is None:
         lines.append(
             "the model also reads images or sound: its language model alone is loaded and trained, and is what final/ "
             "and checkpoints hold"
