@@ -132,7 +132,7 @@ MODELS = {
     "fp8": configured(quantization_config={"quant_method": "fp8"}),
     "four_bits": configured(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
     "eight_bits": configured(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
-    "seeing": configured(model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"]),
+    "seeing": configured(model_type="clip", architectures=["CLIPModel"]),
     "broken_tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{}"),
     "no_template": lambda folder: (folder / "chat_template.jinja").unlink(),
 }
@@ -336,11 +336,11 @@ CASES = {
     "plan of quantised weights": ("plan --model fp8 --dataset rows.jsonl", ["--model fp8", "(fp8)"]),
     "model of images": (
         TRAIN + "--model seeing",
-        ["--model seeing is a Qwen2_5_VLForConditionalGeneration", "ends in ForCausalLM"],
+        ["--model seeing is a CLIPModel", "ends in ForCausalLM"],
     ),
     "evaluation of a model of images": (
         "eval --model seeing --dataset rows.jsonl --max-completion-length 64",
-        ["--model seeing is a Qwen2_5_VLForConditionalGeneration", "ends in ForCausalLM"],
+        ["--model seeing is a CLIPModel", "ends in ForCausalLM"],
     ),
     "rows with images": (TRAIN + "--dataset images.jsonl", ["--model model is a Qwen3ForCausalLM", "read images"]),
     "held-out rows with images": (TRAIN + "--eval-dataset images.jsonl", ["--model model", "read images"]),

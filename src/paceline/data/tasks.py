@@ -91,8 +91,8 @@ class TaskBuilder:
         tools, rule = self._shown(row.columns, row.row_id), self.rule
         if row.pictures and rule is None:
             raise DataError(
-                f"row {row.row_id}: has an image, and the model reads text alone, as none of the rows has one that "
-                "were looked at before the first step; take a model that reads images, and a first row with an image"
+                f"row {row.row_id}: has an image, and the model reads text alone, as none of the rows that were "
+                "looked at before the first step has one; take a model that reads images, and begin with such a row"
             )
         messages = prompt_messages(row, self.data, system=self.system, has_tools=tools is not None)
         if messages is None:

@@ -2,26 +2,18 @@
 
 import inspect
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
 
 from paceline.config.sections import ModelConfig
 from paceline.config.vision import VisionConfig
-from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local.choice import fused_decoder
+from paceline.engines import Sampling
 from paceline.engines.local.decoder import PlainDecoder, RecomputingDecoder
-from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
-from paceline.engines.local.prefill import compared
-from paceline.engines.requests import check_requests
-from paceline.errors import DataError
-from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.models.head import measured_head
 from paceline.models.loading import load_model
 from paceline.models.vision.placeholders import read_placeholders
-from paceline.types import Media
 from tests.support.exact import Float64Kept
 from tests.support.seeing import SEEING, HeldPictures, picture, prompt_with, seeing_tokenizer, write_seeing_model
 
@@ -91,7 +83,18 @@ def decoders(loaded):
     }
 
 
-FUSED = {"idefics3", "smolvlm", "llava", "pixtral", "mistral3", "internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"}
+FUSED = {
+    "idefics3",
+    "smolvlm",
+    "llava",
+    "pixtral",
+    "mistral3",
+    "internvl",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_5",
+}
 """Kinds that decode fused."""
 ROUNDED = {"glm4v", "gemma4", "gemma4, blocks"}
 """Kinds whose own forward pass rounds to float32 on the way."""

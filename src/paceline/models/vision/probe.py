@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, first_line
+from paceline.models.activations import saved_bytes
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating
 from paceline.models.rows import on_device
 from paceline.models.vision.tower import Vision
@@ -37,6 +38,14 @@ class _Drawn:
         noise = torch.randint(1, 256, (SIZE[1], SIZE[0], 3), generator=torch.Generator().manual_seed(seed))
         noise[..., seed] = noise[..., seed] // 4 + 1  # of another colour on the whole
         return Image.fromarray(noise.to(torch.uint8).numpy())
+
+
+def bytes_per_feature(vision: Vision) -> float:
+    """Measure the activations that a trained encoder keeps for each feature of an image, in bytes."""
+    drawn = vision.of(vision.model, pictures=_Drawn())
+    with torch.no_grad():
+        count = len(drawn.features(_DRAWN[:1])[_DRAWN[0]].rows)
+    return saved_bytes(vision.model, lambda: drawn.features(_DRAWN[:1])) / count
 
 
 class SeeingForward(Protocol):
