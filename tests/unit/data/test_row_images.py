@@ -48,6 +48,7 @@ class Grid:
     mark: str = PIXELS
     reserved: tuple[str, ...] = ("<|row|>",)
     image_token_id: int = SEE
+    most_images: int | None = None
 
     def text(self, width, height):
         return (PIXELS * (width // 8) + "<|row|>") * (height // 8)
@@ -134,6 +135,12 @@ def test_images_are_in_front_of_the_users_first_message_and_not_of_the_system_me
     assert text_of(task, tokenizer).startswith(expected)
     assert task.messages[1] == {"role": "user", "content": [ONE, words("u")]}
     assert [task.messages[index]["content"] for index in (0, 2, 3)] == ["s", "a", "u"]
+
+
+def test_images_beyond_what_the_model_reads_of_a_prompt_are_refused(tokenizer):
+    columns = {"question": "Which?", "images": [RED, BLUE]}
+    with pytest.raises(DataError, match="has 2 images, and the model reads 1 image of a prompt, at most"):
+        tasks_of(tokenizer, columns, images=reading(Grid(most_images=1)))
 
 
 def test_the_tokens_of_each_image_are_recorded(tokenizer):
