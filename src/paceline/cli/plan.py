@@ -26,9 +26,10 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
+from paceline.data.prompts import length_histogram
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
-from paceline.data.tasks import build_tasks, length_histogram
+from paceline.data.tasks import build_tasks
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
 from paceline.rewards.function import row_check

@@ -8,6 +8,7 @@ one layer's activations at a time come on top of what was kept. The last layer's
 """
 
 import contextlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -73,3 +74,19 @@ def weight_addresses(model: nn.Module) -> set[int]:
     """Return the addresses of the storages of the weights on this rank."""
     here = (parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters())
     return {parameter.untyped_storage().data_ptr() for parameter in here}
+
+
+def saved_bytes(model: nn.Module, compute: Callable[[], object]) -> int:
+    """Return the bytes of all storages that autograd saves of a computation, without weights."""
+    weights, saved = weight_addresses(model), dict[int, int]()
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        # the tensor itself would hold the node that holds it: a ring through C++ that is never freed
+        return tensor.detach()
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        _alive = compute()  # keeps everything alive, so that no address is used twice
+    return sum(saved.values())

@@ -34,7 +34,7 @@ from paceline.runtime.devices import free_memory
 from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.memory import Footprint, Recomputing, choose_recomputing, least_memory, to_come
+from paceline.training.memory import Footprint, Recomputing, choose_recomputing, image_cost, least_memory, to_come
 from paceline.training.setup.checks import NO_OBJECTS, own_policy_loss
 from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.types import RolloutGroup
@@ -244,6 +244,8 @@ def make_trainer(
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
         optimizer=objects.optimizer,
+        vision_learning_rate=config.vision.vision_learning_rate,
+        image_cost=image_cost(policy, measure),
         policy_loss=objects.policy_loss or own_policy_loss(config.loss),
         ranks=ranks,
     )

@@ -26,9 +26,7 @@ from paceline.base_directory import base_directory, hold_base
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
-from paceline.data.pictures import PictureStore
 from paceline.errors import ERRORS, ConfigError, EngineError, PacelineError, TrainingError, first_line
-from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
@@ -48,7 +46,7 @@ from paceline.workers.placement import (
     location_sentences,
 )
 from paceline.workers.weight_sync import Manifest
-from paceline.workers.worker import COLLECTIVE_SECONDS, SamplerWorker, TrainerWorker
+from paceline.workers.worker import COLLECTIVE_SECONDS, SamplerWorker, TrainerWorker, load_copy
 
 START_SECONDS = 600.0
 """Deadline of an actor for reading its model; after it the actor counts as lost."""
@@ -103,10 +101,7 @@ class SamplerActor(_Watch, SamplerWorker):
         """`directory` is what the configuration's paths are relative to, `images` the folder of the run's images."""
         os.chdir(directory)
         hold_base(directory)
-        adapter, seed = objects.adapter or config.lora, config.loop.seed
-        pictures = None if images is None else PictureStore(images)
-        policy = load_model(config.model, adapter, seed=seed, pictures=pictures, vision=config.vision)
-        super().__init__(config, policy, objects)
+        super().__init__(config, load_copy(config, objects, None, is_apart=True, images=images), objects)
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:

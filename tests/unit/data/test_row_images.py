@@ -285,6 +285,16 @@ def test_reward_functions_get_pictures_where_the_columns_have_images(tokenizer):
     assert task.messages == ({"role": "user", "content": [ONE, ONE]},)
 
 
+def test_a_row_that_is_passed_whole_holds_pictures_too(tokenizer):
+    cells = {"prompt": user(words("a")), "image": RED, "mask": BLUE, "boxes": [{"crop": BLUE}]}
+    row = Row(row_id="train:1", columns={"prompt": cells["prompt"], "image": RED}, passed={**cells, "row": cells})
+    (read,) = screen([row], DataConfig(dataset="a.jsonl"), None, reading()).rows
+    red, blue = PictureStore().add(RED), PictureStore().add(BLUE)
+    expected = {**cells, "image": red, "mask": blue, "boxes": [{"crop": blue}]}
+    assert read.reward_columns == {**expected, "row": expected}
+    assert read.columns == {"prompt": cells["prompt"], "image": red}
+
+
 def test_the_same_question_about_another_image_is_another_prompt(tokenizer):
     other = plain(colour=(0, 255, 0))
     asked = [{"question": "a", "answer": "1", "image": image} for image in (RED, other, RED)]

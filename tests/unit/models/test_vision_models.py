@@ -195,5 +195,5 @@ def test_a_model_whose_images_are_misread_is_refused_before_training(kind, forgo
     choose_forward(loaded.model, torch.float32, loaded.vision)  # as it should be
     vision = loaded.vision.of(loaded.model)
     vision.__class__ = type(Forgetful.__name__, (Forgetful,), {"forgotten": forgotten})
-    with pytest.raises(ModelError, match="hidden states of prompts with images differ by .* from the model's own"):
+    with pytest.raises(ModelError, match=r"hidden states of prompts with images differ by .* from the model's own"):
         choose_forward(loaded.model, torch.float32, vision)

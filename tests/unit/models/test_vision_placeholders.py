@@ -1,4 +1,4 @@
-"""How large models read an image, and what stands for it in a prompt, against numbers worked out and transformers' own."""
+"""How large models read an image, and what stands for it in a prompt: worked out, and by transformers' own."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_a_qwen_image_is_refused_where_its_edges_differ_too_much():
     placeholders = placeholders_of(
         seeing_model("qwen2_5_vl").config, SEEING["qwen2_5_vl"].processor, seeing_tokenizer("qwen2_5_vl")
     )
-    with pytest.raises(ModelError, match="an image of 2100 x 10 pixels cannot be read by a qwen2_5_vl, .* 200"):
+    with pytest.raises(ModelError, match=r"an image of 2100 x 10 pixels cannot be read by a qwen2_5_vl, .* 200"):
         placeholders.text(2100, 10)
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Literal
 
+from paceline.config.vision import VisionConfig
 from paceline.models.vision.limits import GEMMA_4_BUDGETS, gemma4_grid, idefics_tiles, pixtral_grid, smart_resize
 
-Limits = Callable[[Mapping[str, Any], int | None, int | None], Mapping[str, Any]]
+PixelLimits = Callable[[Mapping[str, Any], int | None, int | None], Mapping[str, Any]]
 """Settings of an image processor that hold images between a least and a largest number of pixels, given its own."""
 
 
@@ -58,7 +59,7 @@ class VisionFamily:
     """Further texts that would be taken for images or videos."""
     tensors: tuple[str, ...] = ("pixel_values",)
     """Outputs of the image processor that `get_image_features` takes."""
-    limits: Limits | None = None
+    limits: PixelLimits | None = None
     """How images are held within numbers of pixels; None: the family reads all images at the same size."""
     encoder: tuple[str, ...]
     """Modules that encode an image."""
@@ -67,7 +68,7 @@ class VisionFamily:
     axes: Literal[1, 3] = 1
     """Axes of a token's position: 3 where images have rows and columns (M-RoPE)."""
     blocks: Callable[[Any], bool] = lambda config: False
-    """Whether tokens of an image see each other both ways, by the whole configuration."""
+    """Tell by the whole configuration whether tokens of an image see each other both ways."""
     arguments: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     """What the image processor is called with, by the whole configuration."""
     most_images: int | None = None
@@ -291,6 +292,14 @@ FAMILIES: tuple[VisionFamily, ...] = (
 def family_of(model_type: str) -> VisionFamily | None:
     """Return the family of a configuration's `model_type`; None: models of this type are not known to read images."""
     return next((family for family in FAMILIES if model_type in family.model_types), None)
+
+
+def freeze(model: Any, options: VisionConfig) -> None:
+    """Let what reads images take gradients only as far as the options train it; nothing to do in other models."""
+    if (family := family_of(model.config.model_type)) is not None:
+        for names, trained in ((family.encoder, options.train_vision), (family.projector, options.train_projector)):
+            for _, parameter in parts_of(model, names):
+                parameter.requires_grad_(trained)
 
 
 def parts_of(model: Any, names: Sequence[str]) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -25,16 +26,24 @@ def with_placeholders(
     @functools.cache
     def placeholders() -> Placeholders:
         # imported here: most runs have no images
-        from paceline.models.vision.placeholders import image_processor_of, placeholders_of, read_placeholders
+        from paceline.models.vision.placeholders import placeholders_of, read_placeholders
 
         if objects.model is None:
             return read_placeholders(config.model, config.vision, tokenizer)
-        processor = image_processor_of(objects.model, objects.image_processor, config.vision)
-        return placeholders_of(objects.model.config, processor, tokenizer)
+        return placeholders_of(objects.model.config, image_processor(config, objects), tokenizer)
 
     images = objects.images or unexpanded_images(config)
     images.pictures.folder = folder
     return replace(objects, images=replace(images, placeholders=placeholders))
+
+
+def image_processor(config: Config, objects: RunObjects) -> Any:
+    """Return the image processor of transformers' that makes the model's tensors."""
+    from paceline.models.vision.placeholders import image_processor_of, read_image_processor
+
+    if objects.model is None:
+        return read_image_processor(config.model, config.vision)
+    return image_processor_of(objects.model, objects.image_processor, config.vision)
 
 
 def check_images(config: Config, objects: RunObjects, *, has_images: bool) -> None:

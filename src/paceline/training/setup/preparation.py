@@ -49,7 +49,7 @@ from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import NO_OBJECTS, own_advantage, own_policy_loss, resolved
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators, reward_evaluator
-from paceline.training.setup.images import check_images, with_placeholders
+from paceline.training.setup.images import check_images, image_processor, with_placeholders
 from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.run_request import RunRequest
 from paceline.training.setup.samplers import make_conversations, with_reward_models
@@ -124,7 +124,13 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS, *, images: Path | 
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.looked_at),
         evaluators=evaluators,
-        model_digests=model_digests(config, tokenizer, objects.model, has_adapter=has_adapter),
+        model_digests=model_digests(
+            config,
+            tokenizer,
+            objects.model,
+            has_adapter=has_adapter,
+            image_processor=image_processor(config, objects) if has_images else None,
+        ),
         plan=plan,
         total_steps=plan.steps,
         conversations=conversations,
