@@ -17,7 +17,7 @@ from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder
 from paceline.engines.local.prefill import compared
 from paceline.engines.requests import check_requests
-from paceline.errors import DataError
+from paceline.errors import DataError, ModelError
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.flash_attention import DenseKernel
 from paceline.kernels.logprobs import token_logprobs
@@ -25,6 +25,7 @@ from paceline.models.forward import choose_forward
 from paceline.models.head import measured_head
 from paceline.models.loading import load_model
 from paceline.models.vision.placeholders import read_placeholders
+from paceline.models.vision.tower import Vision
 from paceline.objective.micro_batches import one_turn, pack
 from paceline.types import Media
 from tests.support.engine_conversations import SAMPLING as SAMPLING_OF_TURNS
@@ -325,6 +326,41 @@ def test_recorded_steps_turn_rows_behind_images_as_the_others_do(kind, trained, 
             logits.append(torch.cat(got))
     assert static.steps.recorded
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+
+
+class Flat(Vision):
+    """Takes tokens of images for text, which has no rows and columns."""
+
+    def positions(self, prompt_ids, media):
+        positions, _ = super().positions(prompt_ids, ())
+        return positions, len(prompt_ids)
+
+    def of(self, model, **changed):
+        vision = super().of(model, **changed)
+        vision.__class__ = Flat
+        return vision
+
+
+class Swapping(Vision):
+    """Gives each image the features of another one."""
+
+    def features(self, hashes):
+        hashes = list(dict.fromkeys(hashes))
+        found = super().features(hashes)
+        return dict(zip(hashes, [found[sha256] for sha256 in reversed(hashes)], strict=True))
+
+    def of(self, model, **changed):
+        vision = super().of(model, **changed)
+        vision.__class__ = Swapping
+        return vision
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("qwen2_5_vl", Flat), ("qwen3_vl", Flat), ("llava", Swapping)])
+def test_a_wrong_place_or_another_image_is_found_before_sampling(kind, wrong, directories):
+    loaded = read(directories[kind], torch.float32)
+    loaded.vision.__class__ = wrong
+    with pytest.raises(ModelError, match="the recomputing decoder's logits behind images differ by"):
+        engine(loaded)
 
 
 IMAGE = Media(sha256="ab" * 32, start=1, length=2)
