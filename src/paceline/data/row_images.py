@@ -103,6 +103,15 @@ def _is_missing(image: object) -> bool:
     return image is None or (isinstance(image, str | float) and is_empty(image))
 
 
+def pictures_in(value: object) -> Iterator[Picture]:
+    """Yield the pictures in a value of a row's columns, however deep."""
+    if isinstance(value, Picture):
+        yield value
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for item in items:
+        yield from pictures_in(item)
+
+
 def with_pictures(row: Row, column: str, images: ImageInput) -> Row:
     """Return a row whose images were read: its pictures, its prompt with an image part for each, and its columns with
     pictures.

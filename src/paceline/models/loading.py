@@ -105,7 +105,7 @@ def load_model(
         processor = read_image_processor(config, vision)  # it tells first of a model that reads no images
         model = _read(base, config, whole=True)
         loaded = prepared(model, config, device, stored=stored_dtype(described))
-        loaded = _seeing(loaded, vision, pictures, processor)
+        loaded = _seeing(loaded, vision, pictures, processor, source.base)
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
@@ -114,7 +114,7 @@ def load_model(
     return loaded
 
 
-def _seeing(loaded: Loaded, options: VisionConfig, pictures: "Pictures", processor: Any) -> Loaded:
+def _seeing(loaded: Loaded, options: VisionConfig, pictures: "Pictures", processor: Any, source: str) -> Loaded:
     """Give a whole model the images that its prompts hold, and freeze what reads them as far as it is not trained."""
     from paceline.models.vision.tower import Vision
 
@@ -122,7 +122,7 @@ def _seeing(loaded: Loaded, options: VisionConfig, pictures: "Pictures", process
         raise ModelError("the model has quantised weights, and the prompts hold images, which takes full weights")
     model, dtype = loaded.model, loaded.compute_dtype
     freeze(model, options)
-    vision = Vision(model=model, pictures=pictures, processor=processor, compute_dtype=dtype)
+    vision = Vision(model=model, pictures=pictures, processor=processor, compute_dtype=dtype, source=source)
     return replace(loaded, vision=vision)
 
 
@@ -162,7 +162,9 @@ def adopt_model(
     else:
         from paceline.models.vision.placeholders import image_processor_of
 
-        loaded = _seeing(loaded, vision, pictures, image_processor_of(base, image_processor, vision))
+        loaded = _seeing(
+            loaded, vision, pictures, image_processor_of(base, image_processor, vision), base.name_or_path or ""
+        )
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:

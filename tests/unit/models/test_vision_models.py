@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForImageTextToText
+from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 from paceline.config.sections import ModelConfig
 from paceline.config.vision import VisionConfig
@@ -15,6 +15,7 @@ from paceline.errors import ModelError
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import export_model
 from paceline.models.loading import load_model
+from paceline.models.pretrained import load_tokenizer
 from paceline.models.vision.placeholders import read_placeholders
 from paceline.models.vision.tower import Vision
 from paceline.objective.micro_batches import one_turn, pack
@@ -143,6 +144,28 @@ def test_an_exported_model_is_read_again_with_the_same_names_and_logits(kind, di
         assert torch.equal(here, there)
     made = json.loads((tmp_path / "preprocessor_config.json").read_text())
     assert not made["image_processor_type"].endswith("Pil")  # other programs choose a form of their own
+
+
+def test_settings_of_images_and_text_together_are_exported_with_the_limits_of_the_run(tmp_path):
+    source = write_seeing_model(tmp_path / "model", "idefics3")
+    processor = SEEING["idefics3"].processor.to_dict()
+    together = {"processor_class": "Idefics3Processor", "image_seq_len": 4, "image_processor": processor}
+    (source / "processor_config.json").write_text(json.dumps(together))
+    (source / "preprocessor_config.json").unlink()
+    config = ModelConfig(model=str(source), device="cpu", dtype="float32")
+    loaded = load_model(config, vision=VisionConfig(image_max_pixels=32 * 32), pictures=PICTURES)
+    export_model(loaded, seeing_tokenizer("idefics3"), tmp_path / "final", merge=False)
+    written = json.loads((tmp_path / "final" / "processor_config.json").read_text())
+    assert written["image_seq_len"] == 4
+    assert written["image_processor"]["size"] == {"longest_edge": 32}
+    assert AutoImageProcessor.from_pretrained(tmp_path / "final", backend="pil").size["longest_edge"] == 32
+
+
+def test_a_chat_template_that_stands_apart_is_read(tmp_path):
+    source = write_seeing_model(tmp_path, "idefics3")
+    (source / "chat_template.jinja").unlink()
+    (source / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
+    assert load_tokenizer(ModelConfig(model=str(source))).chat_template == "{{ messages[0]['content'] }}"
 
 
 class Forgetful(Vision):

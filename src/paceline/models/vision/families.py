@@ -29,8 +29,8 @@ class Reading:
     @property
     def image_token_id(self) -> int:
         """Token that takes a feature of an image."""
-        older = getattr(self.config, "image_token_index", None)  # name in some families
-        token: int = getattr(self.config, "image_token_id", older)
+        named = "image_token_id" if hasattr(self.config, "image_token_id") else "image_token_index"  # older ones
+        token: int = getattr(self.config, named)
         return token
 
     @property
@@ -92,7 +92,8 @@ def _qwen_text(reading: Reading, width: int, height: int) -> str:
     processor = reading.processor
     factor, (least, most) = processor.patch_size * processor.merge_size, _areas(processor.size)
     rows, columns = smart_resize(height, width, factor=factor, least=least, most=most)
-    return reading.image_token * (rows // factor * (columns // factor))
+    count: int = rows // factor * (columns // factor)
+    return reading.image_token * count
 
 
 def _glm_text(reading: Reading, width: int, height: int) -> str:
@@ -103,7 +104,8 @@ def _glm_text(reading: Reading, width: int, height: int) -> str:
         scale = max(factor / height, factor / width)
         width, height = int(width * scale), int(height * scale)
     rows, columns = smart_resize(height, width, factor=factor, least=least, most=most, frames=frames)
-    return reading.image_token * (rows // factor * (columns // factor))
+    count: int = rows // factor * (columns // factor)
+    return reading.image_token * count
 
 
 def _llava_text(reading: Reading, width: int, height: int) -> str:
@@ -115,7 +117,8 @@ def _llava_text(reading: Reading, width: int, height: int) -> str:
         raise ValueError("images of more than one size by its image settings")
     patch, has_class = config.vision_config.patch_size, config.vision_config.model_type == "clip_vision_model"
     classes = has_class - (config.vision_feature_select_strategy == "default")
-    return reading.image_token * (size["height"] // patch * (size["width"] // patch) + classes)
+    count: int = size["height"] // patch * (size["width"] // patch) + classes
+    return reading.image_token * count
 
 
 def _pixtral_text(reading: Reading, width: int, height: int) -> str:
