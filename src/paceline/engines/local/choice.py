@@ -67,9 +67,7 @@ def choose_decoder(
         if any(plan.window for plan in plans_of(model)):
             problem = problem or rings_problem(heads_of(model), dtype)
     problem = problem or (None if vision is None else images_problem(model, vision))
-    problem = problem or _problem("fused", model, lambda: fused_decoder(model, dtype, head), dtype)
-    if problem is None and vision is not None and not float8:
-        problem = _problem_of_images("fused", model, partial(_fused_seeing, model, dtype, head), dtype, vision)
+    problem = problem or _problem("fused", model, partial(_fused_seeing, model, dtype, head), dtype, vision)
     if float8:
         return (
             _float8_decoder(model, dtype, head, problem, vision),
@@ -81,15 +79,10 @@ def choose_decoder(
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
         decoder = fused_decoder(model, dtype, head, records=records, vision=vision)
         return decoder, "fused", f"{reason}; {kernels}"
-    cached = _problem("plain", model, lambda: PlainDecoder(model, model.dtype), model.dtype)
-    if cached is None and vision is not None:
-        cached = _problem_of_images("plain", model, partial(PlainDecoder, model, model.dtype), model.dtype, vision)
+    cached = _problem("plain", model, partial(PlainDecoder, model, model.dtype), model.dtype, vision)
     if cached is None:
         return PlainDecoder(model, dtype, vision), "plain", problem
-    recomputed = _problem("recomputing", model, lambda: RecomputingDecoder(model, model.dtype), model.dtype)
-    if recomputed is None and vision is not None:
-        make = partial(RecomputingDecoder, model, model.dtype)
-        recomputed = _problem_of_images("recomputing", model, make, model.dtype, vision)
+    recomputed = _problem("recomputing", model, partial(RecomputingDecoder, model, model.dtype), model.dtype, vision)
     if recomputed is None:
         return RecomputingDecoder(model, dtype, vision), "recomputing", cached
     raise ModelError(
@@ -115,7 +108,7 @@ def _float8_decoder(
         problem = unaligned_reason(model)
     if problem is None:
         with rounded_layers(model):
-            problem = _problem("float8", model, lambda: fused_decoder(model, dtype, head, float8=True), dtype)
+            problem = _problem_of_text("float8", model, lambda: fused_decoder(model, dtype, head, float8=True), dtype)
     if problem is not None:
         raise ModelError(f"--engine-quantization must be none for this model on this device, got fp8: {problem}")
     return fused_decoder(model, dtype, head, float8=True, vision=vision)
@@ -152,14 +145,27 @@ def fused_decoder(
     )
 
 
-def _fused_seeing(model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, vision: "Vision") -> Decoder:
+MakeDecoder = Callable[["Vision | None"], Decoder]
+
+
+def _fused_seeing(model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, vision: "Vision | None") -> Decoder:
     return fused_decoder(model, dtype, head, vision=vision)
+
+
+def _problem(
+    path: Path, model: PreTrainedModel, make: MakeDecoder, dtype: torch.dtype, vision: "Vision | None"
+) -> str | None:
+    """Return how a path's logits differ from the model's own in `dtype`, behind text or images; None: by rounding."""
+    problem = _problem_of_text(path, model, partial(make, None), dtype)
+    if problem is None and vision is not None:
+        problem = _problem_of_images(path, model, make, dtype, vision)
+    return problem
 
 
 def _problem_of_images(
     path: Path,
     model: PreTrainedModel,
-    make: Callable[["Vision"], Decoder],
+    make: MakeDecoder,
     dtype: torch.dtype,
     vision: "Vision",
 ) -> str | None:
@@ -201,7 +207,7 @@ def _problem_of_images(
     return f"the {path} decoder's logits behind images differ by {difference:.2g} from the model's own"
 
 
-def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
+def _problem_of_text(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
     """Return how the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only."""
     vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
     windows = [plan.window for plan in plans_of(model) if plan.window is not None]
