@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, cast
 
 from paceline.base_directory import hold_base
 from paceline.config.reading import option_name
+from paceline.config.rules import check_unused
 from paceline.config.sampling import EnvironmentConfig
 from paceline.config.sections import Config
 from paceline.engines.vllm.window import check_vllm
@@ -80,6 +81,9 @@ def load(
     if reads_images(whole):
         placeholders = read_placeholders(whole, config.vision, tokenizer)
         images = ImagePrompts(placeholders=placeholders, most=config.vision.max_images_per_prompt)
+    else:
+        names = [field.name for field in fields(config.vision)]
+        check_unused(config.vision, names, without="a model that reads images", why="this one reads text alone")
     policy = load_model(config.model, vision=config.vision, pictures=None if images is None else images.images)
     engine = make_engine(config, policy, tokenizer, for_training=False)
     ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)

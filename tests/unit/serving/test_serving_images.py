@@ -12,6 +12,7 @@ from paceline.data.pictures import PictureStore
 from paceline.data.row_images import ImageInput
 from paceline.data.rows import Row
 from paceline.data.tasks import build_tasks
+from paceline.errors import ConfigError
 from paceline.models.vision.placeholders import read_placeholders
 from paceline.openai_api.requests import Refusal, read_request
 from paceline.serving.loading import load
@@ -125,6 +126,11 @@ def test_only_the_user_sends_images(model):
 def test_a_model_of_text_refuses_images():
     with pytest.raises(Refusal, match="the messages hold images, and the model reads text alone"):
         asked(served(tiny_engine()), image(1), QUESTION)
+
+
+def test_options_of_images_are_refused_beside_a_model_of_text():
+    with pytest.raises(ConfigError, match="--max-images-per-prompt must be left out without a model that reads images"):
+        load(config_of("embedded", max_images_per_prompt=2), say=lambda note: None)
 
 
 def test_images_of_requests_that_are_over_are_not_kept(model):
