@@ -85,6 +85,10 @@ class Placeholders(Protocol):
     def image_token_id(self) -> int:
         """Id of the token that takes features of an image."""
 
+    @property
+    def most_images(self) -> int | None:
+        """Images of a prompt, at most, as the model reads them; None: any number."""
+
     def text(self, width: int, height: int) -> str:
         """Return the text that takes the place of `mark` for an image of this size in pixels.
 
