@@ -129,7 +129,7 @@ def test_a_model_of_text_refuses_images():
 
 
 def test_options_of_images_are_refused_beside_a_model_of_text():
-    with pytest.raises(ConfigError, match="--max-images-per-prompt must be left out without a model that reads images"):
+    with pytest.raises(ConfigError, match="--max-images-per-prompt must be 16 without a model that reads images"):
         load(config_of("embedded", max_images_per_prompt=2), say=lambda note: None)
 
 
