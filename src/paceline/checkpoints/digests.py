@@ -49,9 +49,17 @@ def content_digest(content: bytes) -> dict[str, object]:
 
 
 def prompts_digest(tasks: Iterable[Task]) -> str:
-    """Hash the names of tasks and the prompts of their rows, in their order."""
-    named = [[task.task_id, *(task.row_prompt_ids or task.prompt_ids)] for task in tasks]
+    """Hash the names of tasks and the prompts of their rows, images included, in their order."""
+    named = [
+        [task.task_id, *(task.row_prompt_ids or task.prompt_ids), *(image.sha256 for image in task.media)]
+        for task in tasks
+    ]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+
+def image_names(tasks: Iterable[Task]) -> list[str]:
+    """Return the hashes of the images in prompts, each once, sorted."""
+    return sorted({image.sha256 for task in tasks for image in task.media})
 
 
 def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
@@ -63,11 +71,13 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
     for start in range(0, len(tasks), size):
         digest = hashlib.sha256()
         for task in tasks[start : start + size]:
+            images = [image.sha256 for image in task.media]
+            shown = {"images": images} if images else {}
             messages: object = task.prompt if task.messages is None else task.messages
             for target, prompt in ((digest, task.prompt), (unrendered, messages)):
-                content = [task.task_id, prompt, task.answer, dict(task.columns)]
+                content = [task.task_id, prompt, task.answer, {**task.columns, **shown}]
                 target.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
-            row = [task.task_id, dict(task.columns)]
+            row = [task.task_id, {**task.columns, **shown}]
             columns_hash.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         blocks.append(digest.hexdigest()[:16])
     return TasksDigest(

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, TracebackType, UnionType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from paceline.checkpoints.digests import content_digest
@@ -30,6 +30,9 @@ from paceline.checkpoints.run_files import (
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.metrics.definitions import Record
 
+if TYPE_CHECKING:
+    from paceline.data.pictures import PictureStore
+
 IDENTITY = {"options", "dataset", "eval_dataset", "model", "graders", "environments", "changes"}
 """Keys of `identity.json`, each of which is compared on resuming."""
 EVALUATION: Mapping[str, type | UnionType] = {
@@ -39,6 +42,8 @@ EVALUATION: Mapping[str, type | UnionType] = {
 """Keys of a line of `evals.jsonl` that readers compute with, and the type of each."""
 LONGEST_SET = 200
 """Characters of a held-out set's name in a file name, which may have 255 together with the step."""
+IMAGES = "images"
+"""Folder with the images of prompts, each under the hash of its pixels."""
 TRACKERS = "trackers.json"
 """File with the addresses at which trackers show the run."""
 
@@ -94,7 +99,7 @@ class RunDir:
             lock = WriteLock(path)
             with ExitStack() as failing:
                 failing.callback(lock.release)
-                for folder in (path, path / "rollouts", path / "evals"):
+                for folder in (path, path / "rollouts", path / "evals", path / IMAGES):
                     remove_drafts(folder)
                 torn = sum(cut_torn_line(path / name) for name in GROWING)
                 failing.pop_all()
@@ -143,6 +148,23 @@ class RunDir:
         write_or_explain(file, content)
         relative_path = str(file.relative_to(self.path))
         append(self._journal, seal({"step": step, "file": relative_path, **content_digest(content), **about}))
+
+    def write_images(self, pictures: "PictureStore", names: Iterable[str]) -> None:
+        """Write images by the hashes of their pixels: each whole, and on the disk on return.
+
+        StorageError: the disk refused.
+        """
+        folder = self.path / IMAGES
+        try:
+            folder.mkdir(exist_ok=True)
+            for name in names:
+                pictures.write(name, folder)
+        except OSError as error:
+            raise StorageError(
+                f"{folder} cannot be written ({error.strerror})",
+                remedies=["make room for it"],
+                then="--resume the run",
+            ) from error
 
     def keep_batch(self, step: int, lines: Iterable[bytes], *, reason: str) -> Path:
         """Write rollouts to a file that no resumed run replaces, each with the reason in `kept`."""
@@ -355,6 +377,10 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
             for file, number in step_files(run_dir.path / name).items():
                 if number > step:
                     link_or_copy(file, folder / name / file.name)
+        if (run_dir.path / IMAGES).is_dir():
+            (folder / IMAGES).mkdir()
+            for image in (run_dir.path / IMAGES).glob("?" * 64):
+                link_or_copy(image, folder / IMAGES / image.name)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
     for name, records in (("metrics.jsonl", run_dir.metrics()), ("evals.jsonl", run_dir.evals())):

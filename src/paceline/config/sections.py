@@ -102,8 +102,8 @@ class DataConfig:
     """Datasets, and the conversion of rows to prompts."""
 
     dataset: Annotated[str | tuple[str, ...], Bound(lambda value: value != (), "name at least one dataset")]
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, or
-    `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `shapes`, `reasoning_gym:NAME`,
+    or `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an
     environment that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `openenv:URL`, `reasoning_gym:NAME`,
     `verifiers:ID`."""
     dataset_split: str = "train"

@@ -22,19 +22,23 @@ def check_requests(
     sampling: Sampling,
     earlier: Sequence[Request] = (),
     continued: Mapping[tuple[int, int], Sequence[int]] | None = None,
+    *,
+    reads_images: bool = False,
 ) -> None:
     """Check requests before anything is computed.
 
     `earlier` are the call's earlier requests, `continued` the tokens of completions that may be continued, by request
-    and sample.
+    and sample. `reads_images`: the engine's model does.
 
     Raises:
-        DataError: a prompt without tokens; limits that do not fit keys or sampling; a prompt that does not begin with
-            what it continues.
+        DataError: a prompt without tokens; limits that do not fit keys or sampling; images that the model cannot read
+            or that lie outside the prompt; a prompt that does not begin with what it continues.
     """
     for index, request in enumerate(requests, start=len(earlier)):
         if not request.prompt_ids:
             raise DataError(f"prompt {index} of the batch has 0 tokens, a prompt needs at least 1; drop the row")
+        if request.media:
+            _check_media(index, request, reads_images=reads_images)
         limits = limits_of(request, sampling)
         if len(limits) != len(request.keys):
             raise DataError(
@@ -49,6 +53,24 @@ def check_requests(
                 )
         if request.continues is not None:
             _check_continues(index, request, earlier, continued or {})
+
+
+def _check_media(index: int, request: Request, *, reads_images: bool) -> None:
+    """Check that the model reads images, and that those of a prompt lie in it one behind another."""
+    if not reads_images:
+        raise DataError(
+            f"prompt {index} of the batch has {len(request.media)} images, and this engine's model reads text alone; "
+            "name a model that reads images with --model, or drop the row"
+        )
+    end = 0
+    for image in request.media:
+        if image.length < 1 or not end <= image.start <= len(request.prompt_ids) - image.length:
+            raise DataError(
+                f"prompt {index} of the batch has an image of {image.length} tokens from token {image.start} on, and "
+                f"an image must lie in [{end}, {len(request.prompt_ids)}), behind the one before it; give the places "
+                "of the prompt's own tokens"
+            )
+        end = image.start + image.length
 
 
 def _check_continues(
@@ -67,7 +89,14 @@ def _check_continues(
         )
     if len(request.keys) != 1:
         raise DataError(f"prompt {index} of the batch continues a completion with {len(request.keys)} keys; give one")
-    before = (*earlier[request.continues[0]].prompt_ids, *tokens)
+    continued_request = earlier[request.continues[0]]
+    if request.media != continued_request.media:
+        raise DataError(
+            f"prompt {index} of the batch has {len(request.media)} images and continues {request.continues}, whose "
+            f"prompt has {len(continued_request.media)} or others, and a continued prompt must have the same; give "
+            "these, or None as what it continues"
+        )
+    before = (*continued_request.prompt_ids, *tokens)
     if request.prompt_ids[: len(before)] != before:
         raise DataError(
             f"prompt {index} of the batch does not begin with the {len(before)} tokens of prompt and completion that "

@@ -66,7 +66,15 @@ class EpisodeChat:
         """Take what the environment begins with: text for the prompt's last message, further messages, or a request.
 
         Text is read as text, whatever it holds: no control token comes of it.
+
+        Raises:
+            ConfigError: it begins with anything, and the prompt has images.
         """
+        if opening and self.media:
+            raise self._images_error(
+                "adds to the prompt of a row that has images, and such a prompt is read as the row has it",
+                "have the environment begin with nothing and say its first words in the rows' prompts",
+            )
         if isinstance(opening, ModelRequest):
             self.request, self.opening = opening, opening.messages
             return
@@ -164,10 +172,16 @@ class EpisodeChat:
 
         Raises:
             EpisodeFailure: a program asked for what the chat template refuses.
+            ConfigError: the context is written anew, and the prompt has images.
         """
         context = self._shown(self._next_context)
         if context is None:
             return "length"
+        if self.media and context.ids[: len(self.prompt_ids)] != self.prompt_ids:
+            raise self._images_error(
+                "and the chat template write earlier turns anew, and behind a prompt with images turns can only follow",
+                "give --history append, or a chat template that keeps earlier turns",
+            )
         self._notes += context.notes
         observed, room = context.observed, self._limits.prompt_tokens + self._most - len(context.ids)
         if min(self._left - len(observed), room) < 1:
@@ -175,7 +189,7 @@ class EpisodeChat:
         self.messages = context.messages
         self._turns[-1] = replace(self._turns[-1], observation=context.observation)
         by: SpanWriter = "environment" if observed else "prompt"
-        self._spans.append(Span(by=by, tokens=observed or context.ids))
+        self._spans.append(Span(by=by, tokens=observed or context.ids, media=() if observed else self.media))
         self._used += len(observed)
         self._ids, self._room, self._continues = context.ids, room, bool(observed)
         return None
@@ -226,6 +240,9 @@ class EpisodeChat:
         return min(limit for limit in (self._left, of_turn, requested) if limit is not None)
 
     # --- contexts
+
+    def _images_error(self, problem: str, remedy: str) -> ConfigError:
+        return ConfigError(f"environment {self._name!r} {problem}", remedies=[remedy])
 
     @property
     def _name(self) -> str:

@@ -3,9 +3,9 @@
 import contextlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -30,6 +30,9 @@ from paceline.models.rows import on_device, take_rows
 from paceline.models.states import STATEFUL, mixing_layers, open_doors
 from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
 
+if TYPE_CHECKING:
+    from paceline.models.vision.tower import Vision
+
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
 """Largest relative difference between two right forward passes: rounding, below any mistake."""
 
@@ -47,6 +50,8 @@ class PolicyForward:
     """How logits are made of the hidden states."""
     offload: bool = False
     """True if saved activations wait in main memory."""
+    vision: "Vision | None" = field(default=None, repr=False, compare=False)
+    """What gives the features of images; None: prompts are text."""
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
         """Return the hidden state after the final norm for each target. `batch` is on the model's device."""
@@ -56,13 +61,13 @@ class PolicyForward:
         """Compute this rank's tokens; ModelError if the model takes padded rows only, which ranks cannot share."""
         with self._keeping(model):
             if self.kind == "packed":
-                return take_rows(_packed_states(model, tokens, None), tokens.batch.sources)
+                return take_rows(_packed_states(model, tokens, None, vision=self.vision), tokens.batch.sources)
             if tokens.exchange is not None:
                 raise ModelError(
                     f"ranks share the tokens of packed micro-batches, and this model computes padded rows "
                     f"({self.reason}); train it with --context-parallel 1"
                 )
-            return _padded_hidden(model, tokens.batch)
+            return _padded_hidden(model, tokens.batch, self.vision)
 
     def through(
         self, model: PreTrainedModel, tokens: Tokens, states: Float[Tensor, "M H"] | None
@@ -85,12 +90,15 @@ class PolicyForward:
         return in_main_memory(model) if self.offload else contextlib.nullcontext()
 
 
-def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> PolicyForward:
+def choose_forward(
+    model: PreTrainedModel, compute_dtype: torch.dtype | None = None, vision: "Vision | None" = None
+) -> PolicyForward:
     """Try the ways to compute hidden states on a few random tokens, and choose the fastest correct one.
 
     The reference is the model's own pass over each row alone, in evaluation mode. Padded rows are compared with it in
     the weights' own precision, as rounding may send a token to another expert. The packed path is compared with padded
     rows, in `compute_dtype` too if that is another: first with layers on kernels, where they can be, then without.
+    With `vision`, prompts with images are compared too (`vision.probe`).
 
     ModelError: padded rows differ too, or the model's logits follow from its last hidden states by no `HeadRule`, so
     that log-probabilities computed from hidden states would be wrong.
@@ -99,17 +107,19 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     connect_routers(model)
     config = model.config.get_text_config()
     probe = _probe_batch(config.vocab_size, model.device, model.dtype)
-    before = model.config._attn_implementation
+    before = config._attn_implementation
     with torch.no_grad():
         precisions = dict.fromkeys((model.dtype, compute_dtype or model.dtype))
         wanted = _wanted(model, probe, tuple(precisions))
-        choice = partial(PolicyForward, experts=_experts_problem(model, probe, wanted), head=measured_head(model))
+        choice = partial(
+            PolicyForward, experts=_experts_problem(model, probe, wanted), head=measured_head(model), vision=vision
+        )
         if not type(model)._can_set_attn_implementation():
             return choice(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
         reason = kinds_problem(layer_plans(config)) or open_doors(model)
         if reason is not None:
             return choice(kind="padded", reason=reason)
-        model.set_attn_implementation(NAME)
+        attend_by(model, NAME)
         if fuse_layers(model):
             if _disagreement(model, probe, wanted) is None:
                 return choice(kind="packed", reason="")
@@ -117,14 +127,20 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
         reason = _disagreement(model, probe, wanted)
         if reason is None:
             return choice(kind="packed", reason="")
-        model.set_attn_implementation(before)
+        attend_by(model, before)
     return choice(kind="padded", reason=reason)
+
+
+def attend_by(model: PreTrainedModel, name: str) -> None:
+    """Have a model's language model compute attention by the implementation of this name."""
+    is_whole = model.config.get_text_config() is not model.config
+    model.set_attn_implementation({"text_config": name} if is_whole else name)
 
 
 def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
     """Set a model up as `choose_forward` has set up its small twin."""
-    if twin.config._attn_implementation == NAME:
-        model.set_attn_implementation(NAME)
+    if twin.config.get_text_config()._attn_implementation == NAME:
+        attend_by(model, NAME)
     connect_routers(model)
     if is_fused(twin):
         fuse_layers(model)
@@ -246,15 +262,21 @@ def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[tor
 
 
 def _packed_states(
-    model: PreTrainedModel, tokens: Tokens, states: Tensor | None, layout: PackedLayout | None = None
+    model: PreTrainedModel,
+    tokens: Tokens,
+    states: Tensor | None,
+    layout: PackedLayout | None = None,
+    vision: "Vision | None" = None,
 ) -> Tensor:
     batch = tokens.batch
     if (routing := routing_of(model)) is not None:
         routing.begin(batch.routes, batch.sources)
     entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
+    entering["position_ids"] = batch.position_ids[None]
+    if batch.media:
+        entering = _seeing(vision).packed(model, batch)
     output = decoder_of(model)(
         **entering,
-        position_ids=batch.position_ids[None],
         attention_mask=NO_MASK.to(batch.input_ids.device),
         packed_attention=layout or PackedLayout(batch=batch, exchange=tokens.exchange),
         use_cache=False,
@@ -263,12 +285,21 @@ def _packed_states(
     return hidden
 
 
-def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+def _seeing(vision: "Vision | None") -> "Vision":
+    if vision is None:
+        raise ModelError("the prompts hold images, and the model was loaded to read text alone")
+    return vision
+
+
+def _padded_hidden(model: PreTrainedModel, batch: MicroBatch, vision: "Vision | None" = None) -> Tensor:
     rows = on_device(padded_rows(batch), batch.input_ids.device)
     if (routing := routing_of(model)) is not None:
         routes = None if batch.routes is None else batch.routes[rows.index.flatten()]
         routing.begin(None if routes is None else routes.where(rows.real.flatten()[:, None], 255), rows.sources)
     body = decoder_of(model)
+    if batch.media:
+        output = body(**_seeing(vision).padded(model, batch, rows), use_cache=False)
+        return take_rows(output.last_hidden_state.flatten(0, 1), rows.sources)
     known = inspect.signature(body.forward).parameters
     positions = {"position_ids": batch.position_ids[rows.index]} if "position_ids" in known else {}
     output = body(input_ids=batch.input_ids[rows.index], attention_mask=rows.real.long(), use_cache=False, **positions)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from paceline.kernels.cpu import training as on_cpu
@@ -20,6 +21,7 @@ from paceline.kernels.linear import ProductLinear
 from paceline.models.attention import PackedLayout, attend
 from paceline.models.families import layer_plans
 from paceline.models.families.layer_plan import LayerPlan
+from paceline.models.head import decoder_of
 from paceline.models.parallel.tensor_layers import combined
 
 _Base = nn.Module if TYPE_CHECKING else object
@@ -140,9 +142,9 @@ def _is_plain(linear: nn.Module) -> bool:
     return type(linear) in (nn.Linear, ProductLinear) and not any(hooks)
 
 
-def fuse_layers(model: nn.Module) -> bool:
+def fuse_layers(model: PreTrainedModel) -> bool:
     """Let the model's layers use the kernels; return whether any can. Layers without a plan are left alone."""
-    base: Any = getattr(model, "base_model", None)
+    base = decoder_of(model)
     layers: Sequence[nn.Module] = getattr(base, "layers", ())
     plans = layer_plans(base.config, type(model).__name__) if layers else ()
     for layer, plan in zip(layers, plans, strict=False):

@@ -21,8 +21,14 @@ EXACT, RIGHT = 1e-6, 1e-4
 
 
 def decoder_of(model: PreTrainedModel) -> Any:
-    """Return the module that gives the last hidden states; Llama 4's `base_model` is the model with its head."""
-    return model.base_model if model.base_model is not model else model.model
+    """Return the module that gives the last hidden states of text; Llama 4's `base_model` is the model with its head.
+
+    Of a model that also reads images it is the language model within.
+    """
+    body: Any = model.base_model if model.base_model is not model else model.model
+    if model.config.get_text_config() is model.config:
+        return body
+    return getattr(body, "language_model", getattr(body, "text_model", body))
 
 
 @torch.no_grad()

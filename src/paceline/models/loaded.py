@@ -32,6 +32,8 @@ from paceline.models.places import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
+    from paceline.models.vision.tower import Vision
+
 PIECES = "pieces"
 """Stem of files of pieces, which transformers must not take for a whole model."""
 ADAPTER_NAME = "default"
@@ -132,6 +134,8 @@ class Loaded:
     """peft's view of the same layers: then the adapter is trained and all other weights are frozen."""
     stored_dtype: torch.dtype | None = None
     """Precision of the files or the object that the model was made of; None: not known."""
+    vision: "Vision | None" = None
+    """The part of the model that reads images; None: prompts are text."""
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
@@ -141,11 +145,16 @@ class Loaded:
             return
         # peft's own context manager also looks through the whole model for its state, which takes most of its time
         layers: Any = self.adapter.base_model
+        changes_features = self.vision is not None and self.vision.is_trained
         layers.disable_adapter_layers()
+        if self.vision is not None and changes_features:
+            self.vision.forget()
         try:
             yield
         finally:
             layers.enable_adapter_layers()
+            if self.vision is not None and changes_features:
+                self.vision.forget()
 
     def weights_writer(self, ranks: Ranks = ONE_RANK) -> Writer:
         """Agree with all ranks on who writes which of the trained weights, in their own precision.

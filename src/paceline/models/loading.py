@@ -7,17 +7,26 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
 from paceline.config.sections import LoraConfig, ModelConfig
+from paceline.config.vision import VisionConfig
 from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.linear import speed_up_linear_layers
@@ -27,17 +36,23 @@ from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.plain_forward import keep_score_cap, without_noise
-from paceline.models.pretrained import read_config, text_config
+from paceline.models.pretrained import is_read_whole, read_config, text_config
 from paceline.models.text_part import language_model, read_model
 from paceline.models.tied_embedding import add_up_in_place
+from paceline.models.vision.families import family_of
 from paceline.models.weight_headers import INDEX, WHOLE, check_quantised, missing_error, other_shape_error, shard_names
 from paceline.runtime.devices import choose_device, choose_dtype, choose_threads
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
+    from paceline.models.vision.tower import Pictures
+
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 """Exceptions of libraries for a directory without a model, or with a damaged one."""
+
+TEXT_ALONE = VisionConfig()
+"""Options of a run whose prompts hold no images."""
 
 
 # transformers draws a bar for every load and save, also of a model that takes a millisecond
@@ -45,7 +60,13 @@ disable_progress_bar()
 
 
 def load_model(
-    config: ModelConfig, lora: "LoraConfig | PeftConfig | None" = None, *, checkpoint: Path | None = None, seed: int = 0
+    config: ModelConfig,
+    lora: "LoraConfig | PeftConfig | None" = None,
+    *,
+    checkpoint: Path | None = None,
+    seed: int = 0,
+    vision: VisionConfig = TEXT_ALONE,
+    pictures: "Pictures | None" = None,
 ) -> Loaded:
     """Load a model in float32 on the chosen device, dropout off, ready to train; on a CPU it also sets torch's threads.
 
@@ -54,6 +75,8 @@ def load_model(
         lora: the adapter to train; None or a rank of 0: all weights, or the adapter that `config` names.
         checkpoint: a checkpoint's `model` directory: its weights, or its adapter on the model of `config`.
         seed: fixes the random start of a new adapter.
+        vision: how images are read, and which parts that read them are trained.
+        pictures: images of the prompts by their hashes; None: prompts are text, and the language model alone is loaded.
 
     Raises:
         ModelError: a model, weights, device, precision or adapter is missing, unreadable or unsuitable.
@@ -71,7 +94,18 @@ def load_model(
     if base == source.base:
         has_adapter = adapter is not None or asked is not None
         check_quantised(described.to_dict(), f"--model {config.model}", has_adapter=has_adapter)
-    loaded = prepared(_read(base, config), config, device, stored=stored_dtype(described))
+    if pictures is None:
+        loaded = prepared(
+            _read(base, config, whole=is_read_whole(described)), config, device, stored=stored_dtype(described)
+        )
+        freeze_vision(loaded.model, vision)
+    else:
+        from paceline.models.vision.placeholders import read_image_processor
+
+        processor = read_image_processor(config, vision)  # it tells first of a model that reads no images
+        model = _read(base, config, whole=True)
+        loaded = prepared(model, config, device, stored=stored_dtype(described))
+        loaded = _seeing(loaded, vision, pictures, processor)
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
@@ -80,24 +114,49 @@ def load_model(
     return loaded
 
 
+def _seeing(loaded: Loaded, options: VisionConfig, pictures: "Pictures", processor: Any) -> Loaded:
+    """Give a whole model the images that its prompts hold, and freeze what reads them as far as it is not trained."""
+    from paceline.models.vision.tower import Vision
+
+    if getattr(loaded.model, "is_quantized", False):
+        raise ModelError("the model has quantised weights, and the prompts hold images, which takes full weights")
+    model, dtype = loaded.model, loaded.compute_dtype
+    freeze_vision(model, options)
+    vision = Vision(model=model, pictures=pictures, processor=processor, compute_dtype=dtype)
+    return replace(loaded, vision=vision)
+
+
+def freeze_vision(model: PreTrainedModel, options: VisionConfig) -> None:
+    """Let what reads images take gradients only as far as the options train it; nothing to do in other models."""
+    if (family := family_of(model.config.model_type)) is not None:
+        trained = ((family.encoder, options.train_vision), (family.projector, options.train_projector))
+        for names, is_trained in trained:
+            for name in names:
+                model.base_model.get_submodule(name).requires_grad_(is_trained)
+
+
 def adopt_model(
     model: "PreTrainedModel | PeftModel",
     config: ModelConfig,
     lora: "LoraConfig | PeftConfig | None" = None,
     *,
     seed: int = 0,
+    vision: VisionConfig = TEXT_ALONE,
+    pictures: "Pictures | None" = None,
+    image_processor: Any = None,
 ) -> Loaded:
     """Prepare a user's own model object as `load_model` does, in place: float32, on its device, dropout off.
 
-    Of an object that also reads images or sound only the language model is trained. A `PeftModel` continues training
-    its adapter. ModelError: no model of transformers, a quantised one, or an adapter that is refused.
+    Without `pictures`, only the language model of an object that also reads images or sound is trained. A `PeftModel`
+    continues training its adapter. `image_processor`: the user's own; None: that of the directory that the object was
+    read from. ModelError: no model of transformers, a quantised one, or an adapter that is refused.
     """
     asked, device = _asked_adapter(lora), choose_device(config)
     adapter: PeftModel | None = None
     if isinstance(model, PreTrainedModel):
-        base = model = language_model(model)
+        base = model = language_model(model) if pictures is None else model
     elif isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel):
-        adapter, base = model, _base_of(model)
+        adapter, base = model, _base_of(model) if pictures is None else cast(PreTrainedModel, model.get_base_model())
     else:
         raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
     if adapter is not None and asked is not None:
@@ -113,6 +172,10 @@ def adopt_model(
     else:
         cast(nn.Module, base).float()
     loaded = prepared(base, config, device, stored=stored)
+    if pictures is not None:
+        from paceline.models.vision.placeholders import image_processor_of
+
+        loaded = _seeing(loaded, vision, pictures, image_processor_of(base, image_processor, vision))
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
@@ -176,10 +239,10 @@ def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapt
         raise ModelError(f"--lora-alpha must be {alpha}, as in --model {name}, got {lora.lora_alpha}; or leave it out")
 
 
-def _read(source: str, config: ModelConfig) -> PreTrainedModel:
+def _read(source: str, config: ModelConfig, *, whole: bool = False) -> PreTrainedModel:
     if is_in_pieces(Path(source)):
         try:
-            model = skeleton(source, trust_remote_code=config.trust_remote_code)
+            model = skeleton(source, trust_remote_code=config.trust_remote_code, whole=whole)
             give_memory(model, torch.device("cpu"))
             fill(model, weight_files(source))
         except UNREADABLE as error:
@@ -190,6 +253,7 @@ def _read(source: str, config: ModelConfig) -> PreTrainedModel:
         loaded, report = read_model(
             source,
             trust_remote_code=config.trust_remote_code,
+            whole=whole,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # what does not match is refused by its name
         )
@@ -293,12 +357,16 @@ def is_in_pieces(directory: Path) -> bool:
     return next(directory.glob(f"{PIECES}*.safetensors"), None) is not None
 
 
-def skeleton(source: str, *, trust_remote_code: bool) -> PreTrainedModel:
-    """Make a model in float32 on the meta device, without memory. Errors are some of `UNREADABLE`."""
-    config = text_config(AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
+def skeleton(source: str, *, trust_remote_code: bool, whole: bool = False) -> PreTrainedModel:
+    """Make a model in float32 on the meta device, without memory. Errors are some of `UNREADABLE`.
+
+    `whole`: all of a model that also reads images; else its language model.
+    """
+    config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    made_by: Any = AutoModelForImageTextToText if whole else AutoModelForCausalLM
     with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, trust_remote_code=trust_remote_code
+        model: PreTrainedModel = made_by.from_config(
+            config if whole else text_config(config), dtype=torch.float32, trust_remote_code=trust_remote_code
         )
     with contextlib.suppress(OSError):  # without one it is as the model's configuration says
         model.generation_config = GenerationConfig.from_pretrained(source)

@@ -31,6 +31,7 @@ TEXT_NAMES: Mapping[str, str] = {
     r"^language_model\.lm_head\.": "lm_head.",
     r"^language_model\.model\.": "model.",
     r"^model\.language_model\.": "model.",
+    r"^model\.text_model\.": "model.",
 }
 """Names of a language model's weights in a checkpoint that also reads images or sound, and its own names for them."""
 GET_AGAIN = "get its files again where they are not whole"

@@ -8,6 +8,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from paceline.config.sections import ModelConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.places import GET_AGAIN, model_place
+from paceline.models.vision.families import family_of
 
 
 def model_directory(name: str) -> str:
@@ -33,8 +34,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def read_config(config: ModelConfig) -> PretrainedConfig:
     """Read the configuration of the model, or of its base model, with transformers and without weights.
 
-    Of a checkpoint that also reads images or sound it is the language model's. ModelError: it cannot be read, or is not
-    of a causal language model.
+    Of a checkpoint that also reads images or sound it is the language model's, unless this has no class of its own.
+    ModelError: it cannot be read, or is not of a causal language model.
     """
     directory = model_directory(config.model)
     try:
@@ -45,7 +46,9 @@ def read_config(config: ModelConfig) -> PretrainedConfig:
         raise ModelError(
             f"--model {config.model}: its config.json cannot be loaded: {first_line(error)}{remedy}"
         ) from error
-    if not _has_own_class(described) and described.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if not (_has_own_class(described) or is_read_whole(described)) and (
+        described.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    ):
         kind = ", ".join(described.architectures or ()) or described.model_type
         raise ModelError(
             f"--model {config.model} is a {kind}, and causal language models are trained here; name a model whose "
@@ -71,6 +74,11 @@ def text_config(described: PretrainedConfig) -> PretrainedConfig:
     if (quantised := getattr(described, "quantization_config", None)) is not None:
         part.quantization_config = quantised
     return part
+
+
+def is_read_whole(described: PretrainedConfig) -> bool:
+    """Return whether a model that reads images is loaded whole for text too, as its language model has no own class."""
+    return family_of(described.model_type) is not None and text_config(described) is described
 
 
 def is_text_part(config: ModelConfig) -> bool:

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosity_error
 
 from paceline.errors import ModelError
@@ -14,22 +14,24 @@ from paceline.models.places import TEXT_NAMES
 from paceline.models.pretrained import text_config
 
 
-def read_model(source: str, *, trust_remote_code: bool, **options: Any) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+def read_model(
+    source: str, *, trust_remote_code: bool, whole: bool = False, **options: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """Read a causal language model in float32 by transformers; return it with the report of loading it.
 
-    `options` are further ones of `from_pretrained`, whose errors are raised as they are. In the report, weights of a
+    `whole`: all of a model that reads images too. `options` are further ones of `from_pretrained`, whose errors are raised as they are. In the report, weights of a
     checkpoint's other parts are unexpected.
     """
-    whole = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-    text = text_config(whole)
-    if text is not whole:
+    described = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    text = described if whole else text_config(described)
+    if text is not described:
         options = {**options, "config": text, "key_mapping": TEXT_NAMES}
-    reader: Any = AutoModelForCausalLM  # its signature leaves out the report
-    with nullcontext() if text is whole else _quiet():
+    reader: Any = AutoModelForImageTextToText if whole else AutoModelForCausalLM  # its signature leaves out the report
+    with nullcontext() if text is described else _quiet():
         model, report = reader.from_pretrained(
             source, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True, **options
         )
-    if text is not whole:
+    if text is not described:
         if hasattr(model, "_weight_conversions"):  # by which transformers would save it under the names of its files
             del model._weight_conversions
         # where both matrices are there and differ, transformers ties none, whatever the default of such a file is

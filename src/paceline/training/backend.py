@@ -11,6 +11,7 @@ from typing_extensions import override
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.engines import TrainedEngine
+from paceline.episodes.conversations import Drawn
 from paceline.models.loading import restore_weights
 from paceline.runtime.activity import ACTIVITY, RUN
 from paceline.training.assembly import make_engine
@@ -168,8 +169,14 @@ def sample_step(
 ) -> RolloutBatch:
     """Sample, score and compare the rollouts of a step after a `transfer` of weights, and begin to commit them."""
     count = prompts_of_step(number, config.loop, num_tasks=len(task_sampler.tasks))
+
+    def take(number_of_tasks: int) -> Drawn:
+        drawn = task_sampler.take(number_of_tasks)
+        journal.keep_images(task for task, _ in drawn)
+        return drawn
+
     started = ACTIVITY.clock()
-    batch = sampler.sample(task_sampler.take, count)
+    batch = sampler.sample(take, count)
     seconds = transfer.seconds + ACTIVITY.clock() - started
     batch = replace(batch, position=task_sampler.position, seconds=seconds, transfer=transfer)
     journal.commit(number, batch)

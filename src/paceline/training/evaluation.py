@@ -20,7 +20,7 @@ from paceline.reports.page.outcome import is_right_leniently
 from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, has_format, right_of, stated_answer
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.scores import check_failure_rate
-from paceline.training.rollouts.records import episode_record, rollout_metrics, rollout_records
+from paceline.training.rollouts.records import episode_record, image_record, rollout_metrics, rollout_records
 from paceline.training.rollouts.rounds import EngineSampler, RolloutBatch
 from paceline.training.setup.samplers import training_sampler
 from paceline.types import RolloutGroup, Task, Trajectory
@@ -338,6 +338,7 @@ class AccuracyResult:
                 "format": formed,
                 "completion_tokens": trajectory.num_sampled,
                 "finish_reason": trajectory.finish_reason,
+                **image_record(outcome.task),
                 **({} if self.reads_answers else {"judged_by": "environment"}),
                 **({} if trajectory.environment is None else {"episode": episode_record(trajectory, outcome.task)}),
             }

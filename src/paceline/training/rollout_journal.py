@@ -6,15 +6,22 @@ step that was killed earlier is sampled again, to the same tokens.
 """
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from paceline.checkpoints.digests import prompts_digest
+from paceline.checkpoints.digests import image_names, prompts_digest
 from paceline.checkpoints.journal import Committed
-from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_directory import IMAGES, RunDir
 from paceline.checkpoints.run_files import BackgroundWrite
+from paceline.errors import CheckpointError, DataError
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.rollouts.sampler import TaskSampler
+from paceline.types import Task
+
+if TYPE_CHECKING:
+    from paceline.data.pictures import PictureStore
 
 WRITE_SECONDS = 600.0
 """Timeout of a step that waits for its rollouts to be on disk, in seconds."""
@@ -31,12 +38,47 @@ def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed
     return committed
 
 
+def check_images(run_dir: RunDir, step: int) -> None:
+    """Refuse a run where an image that its journal names is missing or, of rollouts after `step`, is another one.
+
+    Those rollouts are trained on again; earlier ones are checked when they are read.
+
+    Raises:
+        CheckpointError: the sentence names the image's file.
+    """
+    steps = {name: number for number, entry in run_dir.journal().items() for name in entry.get("images", ())}
+    if not steps:
+        return
+    from paceline.data.pictures import PictureStore  # other runs need none
+
+    pictures = PictureStore(run_dir.path / IMAGES)
+    for name, number in steps.items():
+        try:
+            if number > step:
+                pictures.pixels(name)
+            elif not (run_dir.path / IMAGES / name).is_file():
+                raise DataError(
+                    f"{run_dir.path / IMAGES / name}, an image of step {number}, is missing; put the file back, or "
+                    "start a new run"
+                )
+        except DataError as error:
+            raise CheckpointError(f"--resume {run_dir.path}: {error}") from error
+
+
 class Journal:
     """Rollouts of a run's steps in order: committed when sampled, read if an earlier attempt committed them."""
 
-    def __init__(self, run_dir: RunDir, task_sampler: TaskSampler, committed: Committed) -> None:
-        """`committed` holds the run's next steps, whose tasks `task_sampler` gives next (see `of_these_tasks`)."""
-        self._run_dir = run_dir
+    def __init__(
+        self,
+        run_dir: RunDir,
+        task_sampler: TaskSampler,
+        committed: Committed,
+        pictures: "PictureStore | None" = None,
+    ) -> None:
+        """`committed` holds the run's next steps, whose tasks `task_sampler` gives next (see `of_these_tasks`);
+        `pictures` the images of prompts."""
+        self._run_dir, self._pictures = run_dir, pictures
+        self._kept_images = set[str]()
         self._entries = {entry["step"]: entry for entry in committed.entries}
         self._task_sampler = replace(task_sampler)
         self.again = len(self._entries)
@@ -55,11 +97,25 @@ class Journal:
         groups = restored_groups(self._run_dir.rollouts(number))
         # the tasks as the dataset has them, with all columns, and their prompts as environments began them
         drawn = self._task_sampler.take(len(groups))
-        groups = tuple(
-            replace(group, task=replace(task, prompt=group.task.prompt, prompt_ids=group.task.prompt_ids))
+        tasks = [
+            replace(task, prompt=group.task.prompt, prompt_ids=group.task.prompt_ids, media=group.task.media)
             for group, (task, _) in zip(groups, drawn, strict=True)
-        )
+        ]
+        groups = tuple(replace(group, task=task) for group, task in zip(groups, tasks, strict=True))
         return restored_batch(entry, groups)
+
+    def keep_images(self, tasks: Iterable[Task]) -> None:
+        """Write images of prompts that this attempt has not written yet: before a prompt is sampled, so also before the
+        line that names them, and before another process reads them.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        names = [name for name in image_names(tasks) if name not in self._kept_images]
+        if names:
+            assert self._pictures is not None  # there are images, so there is where they were read
+            self._run_dir.write_images(self._pictures, names)
+            self._kept_images.update(names)
 
     def commit(self, number: int, batch: RolloutBatch) -> None:
         """Begin to write a step's rollouts, after those before it are on disk; raises as `wait` does."""

@@ -288,7 +288,10 @@ def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
     ACTIVITY.begin(f"evaluation after step {step}")
     with ACTIVITY.span(RUN, f"evaluate {step}"):
         try:
-            results = [run.backend.evaluate(evaluator, step=step) for evaluator in evaluators]
+            results = []
+            for evaluator in evaluators:
+                run.journal.keep_images(evaluator.tasks)
+                results.append(run.backend.evaluate(evaluator, step=step))
         except PacelineError as error:
             keep_given_up(run.run_dir, error)
             raise

@@ -43,7 +43,7 @@ from paceline.training.loop import run_steps
 from paceline.training.observing import CommandLine, draw_page
 from paceline.training.plan.batches import describe
 from paceline.training.records import run_sentences
-from paceline.training.rollout_journal import Journal, of_these_tasks
+from paceline.training.rollout_journal import Journal, check_images, of_these_tasks
 from paceline.training.run import START, Guards, Observer, Run, notify, refuse_other_records, save_last
 from paceline.training.setup.file_names import run_base, same_names
 from paceline.training.setup.inputs import RunInputs
@@ -106,6 +106,7 @@ class RunSession:
             self._change = find_change(
                 {**before, "options": recorded}, self.config, self.inputs, override=self._override
             )
+            check_images(run_dir, 0 if checkpoint is None else checkpoint.state.step)
             self._sentences += damaged
             if checkpoint is None:
                 self._sentences.append("no checkpoint was written yet: the run starts again from its first step")
@@ -209,7 +210,7 @@ class RunSession:
         task_sampler = make_task_sampler(config, inputs, checkpoint)
         committed = of_these_tasks(run_dir.truncate_after(-1 if checkpoint is None else self.done), task_sampler)
         run_dir.discard_rollouts_after(self.done + len(committed.entries))
-        journal = Journal(run_dir, task_sampler, committed)
+        journal = Journal(run_dir, task_sampler, committed, inputs.pictures)
         closing.callback(journal.close)
         backend.begin(journal)
         self.run = Run(

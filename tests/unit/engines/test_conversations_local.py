@@ -56,9 +56,9 @@ class Counting(FusedDecoder):
         self.most_rows = max(self.most_rows, len(keep))
         super().compact(keep, alive)
 
-    def admit(self, prompts, rows):
+    def admit(self, prompts, rows, media=()):
         self.computed += [len(prompt) for prompt in prompts]
-        return super().admit(prompts, rows)
+        return super().admit(prompts, rows, media)
 
     def park(self, rows):
         contexts = super().park(rows)

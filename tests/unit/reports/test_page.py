@@ -10,10 +10,12 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 
 from paceline.checkpoints.existing_runs import ending_of, write_ending
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.report import compare
+from paceline.data.pictures import PictureStore
 from paceline.errors import CheckpointError, RewardError
 from paceline.reports.page.figures import (
     Band,
@@ -96,6 +98,27 @@ def test_the_page_of_a_finished_run_is_one_whole_file_that_fetches_nothing(finis
     assert not re.search(r"https?://|@import|url\(", page)
     assert parsed.tags.count("script") == 1
     assert "finished" in page
+
+
+def test_images_of_the_newest_step_are_on_the_page_itself_and_nothing_is_fetched(tmp_path):
+    path, store = tmp_path / "a <b> run", PictureStore()
+    write_synthetic_run(path, steps=2, tasks=8, prompts=2)
+    pictures = [store.add(Image.new("RGB", (300, 30 + shade), (shade, 0, 0))) for shade in range(10)]
+    run = RunDir(path)
+    run.write_images(store, [picture.sha256 for picture in pictures[1:]])
+    names = ["../" * 9 + "etc/passwd", None, *(picture.sha256 for picture in pictures)]
+    run.commit_rollouts(3, [b"{}\n"], {"images": names})
+    parsed = outline(write_report(path).read_text())
+    sources = [value for name, value in parsed.attributes if name == "src"]
+    assert len(sources) == 7  # of the first eight, one is not there
+    assert all(source.startswith("data:image/png;base64,iVBOR") for source in sources)
+    policies = [value for name, value in parsed.attributes if name == "content" and "default-src 'none'" in value]
+    assert [policy.rpartition("; ")[2] for policy in policies] == ["img-src data:"]
+    text = write_report(path).read_text()
+    assert "The first 8 images of 10 in the prompts of step 3" in text
+    assert "300 &times; 31" in text
+    assert "is missing in the run&#x27;s directory" in text
+    assert "<b>" not in text.partition("<main>")[0].partition("<h1>")[2].partition("</h1>")[0]
 
 
 def test_every_drawing_is_well_formed_and_says_in_words_what_it_shows(finished):

@@ -1,6 +1,9 @@
 """The viewer serves every rollout as it is, behind a secret, and hostile texts and paths reach nothing."""
 
+import base64
+import io
 import json
+import random
 import re
 import signal
 import socket
@@ -13,10 +16,12 @@ from http.client import HTTPConnection, HTTPResponse
 from urllib.request import urlopen
 
 import pytest
+from PIL import Image
 
 from paceline.checkpoints.existing_runs import ending_of, write_ending
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
+from paceline.data.pictures import PictureStore
 from paceline.errors import CheckpointError, ConfigError, TrainingError
 from paceline.reports.viewer.documents import Documents
 from paceline.reports.viewer.serving import ASSETS, SCRIPTS, PageServer, asset, export, page
@@ -284,3 +289,61 @@ def test_the_index_says_how_a_run_ended_that_did_not_finish(tmp_path):
     assert documents.get("state")["version"] != before["version"]
     ending = documents.get("index")["ending"]
     assert [ending[name] for name in ("sentence", "status", "step", "traceback")] == ["the loss is nan", 1, 1, None]
+
+
+def picture_run(path, pictures):
+    """A run with one rollout for each of these pictures; the first has two images, one of which is not there."""
+    images = [[{"sha256": picture.sha256, "start": 0, "length": 9}] for picture in pictures]
+    images[0].append({"sha256": "0" * 64, "start": 10, "length": 4})
+    records = [rollout(at, 0, "two", images=named) for at, named in enumerate(images)]
+    run = write_run(path, {1: records})
+    run.write_images(pictures[0].store, [picture.sha256 for picture in pictures])
+    return run
+
+
+def noise(store, size, seed):
+    return store.add(Image.frombytes("RGB", size, random.Random(seed).randbytes(3 * size[0] * size[1])))
+
+
+def test_images_are_shown_as_small_copies_encoded_anew(tmp_path):
+    store = PictureStore()
+    wide = noise(store, (640, 320), 1)
+    hidden = b"<script>alert(1)</script>"
+    run = picture_run(tmp_path / "run", [wide])
+    file = run.path / "images" / wide.sha256
+    file.write_bytes(file.read_bytes() + hidden)  # the same pixels, and something behind them
+    documents = Documents(run.path)
+    texts = documents.get("texts-rollouts-000001")
+    assert texts["images"] == [
+        [{"name": f"image-{wide.sha256}", "tokens": 9}, {"name": f"image-{'0' * 64}", "tokens": 4}]
+    ]
+    copy = loaded(documents.get(f"image-{wide.sha256}"))
+    kind, content = copy["source"].split(",")
+    shown = Image.open(io.BytesIO(base64.b64decode(content)))
+    assert (kind, shown.format, shown.size) == ("data:image/png;base64", "PNG", (256, 128))
+    assert (copy["width"], copy["height"]) == (640, 320)
+    assert hidden not in base64.b64decode(content)
+    lost = loaded(documents.get(f"image-{'0' * 64}"))["missing"]
+    assert lost == "the image 000000000000 is missing in the run's directory, or is not what was recorded"
+    assert str(tmp_path) not in lost
+    assert documents.get(f"image-{'1' * 64}") is None  # no completion names it
+
+
+@pytest.mark.parametrize("name", ["../" * 20 + "etc/passwd", "A" * 64, "", None, 7, ["0" * 64], "0" * 63 + "\n"])
+def test_a_name_that_is_no_hash_is_no_image(tmp_path, name):
+    records = [rollout(0, 0, "two", images=[{"sha256": name, "start": 0, "length": 1}, "text", None])]
+    documents = Documents(write_run(tmp_path / "run", {1: records}).path)
+    assert documents.get("texts-rollouts-000001")["images"] == [[]]
+    assert not [name for name in documents.names() if name.startswith("image")]
+
+
+def test_a_page_in_a_directory_holds_images_up_to_its_bound_and_says_what_it_left_out(tmp_path, monkeypatch):
+    store = PictureStore()
+    pictures = [noise(store, (64, 64), seed) for seed in range(6)]
+    monkeypatch.setattr("paceline.reports.viewer.serving.MOST_IMAGE_BYTES", 40_000)
+    export(Documents(picture_run(tmp_path / "run", pictures).path), tmp_path / "page")
+    written = {file.name: file.read_text() for file in (tmp_path / "page/data").glob("image-*.js")}
+    assert len(written) == 7
+    # noise of 64 x 64 takes 12,288 bytes and a few, 16.4 kB in Base64: the third passes the bound
+    assert sum("data:image/png" in text for text in written.values()) == 3
+    assert sum("left out, as the images of a directory" in text for text in written.values()) == 3

@@ -11,14 +11,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from paceline.data.pictures import PictureStore
 from paceline.errors import RewardError, TrainingError
 from paceline.rewards.function import compares_group, needs_group
 from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import check_any_reward, check_failure_rate, combine, merge_scores, score
 from paceline.rewards.startup import self_test
-from paceline.types import Completion, Task, completed
+from paceline.types import Completion, Media, Task, completed
 
 
 def task(index, answer="1", prompt="p", **columns):
@@ -34,6 +36,33 @@ def trajectory(text):
 def grade(function, texts, tasks=None):
     tasks = tasks or [task(index) for index in range(len(texts))]
     return score({"f": function}, tasks, [trajectory(text) for text in texts], timeout=60.0)
+
+
+def test_images_are_given_as_pil_has_them_and_a_change_reaches_no_other_call():
+    red = PictureStore().add(Image.new("RGB", (4, 3), (255, 0, 0)))
+    part = {"type": "text", "text": "how many?"}
+    shown = replace(
+        task(0, image=red, more=[{"image": red}]),
+        media=(Media(sha256=red.sha256, start=0, length=1),),
+        messages=({"role": "user", "content": [{"type": "image"}, part]},),
+    )
+    seen = []
+
+    def f(image, more, prompt_messages, **columns):
+        seen.extend([image[0], more[0][0]["image"], prompt_messages[0][0]["content"][0]["image"]])
+        image[0].putpixel((0, 0), (0, 0, 0))
+        assert prompt_messages[0][0]["content"][1] == part
+        assert prompt_messages[1] is None
+        assert image[1] is None
+        return [1.0, 1.0]
+
+    for _ in range(2):
+        del seen[:]
+        before = red.pixels()
+        assert grade(f, ["x", "y"], [shown, task(1)]).values == {"f": (1.0, 1.0)}
+        assert all(isinstance(image, Image.Image) and image.size == (4, 3) for image in seen)
+        assert seen[0].getpixel((3, 2)) == (255, 0, 0)
+        assert red.pixels().tobytes() == before.tobytes()
 
 
 def test_every_column_the_gold_answer_and_the_tokens_are_given_as_lists():

@@ -10,7 +10,7 @@ from paceline.rewards.function import BuiltIn, Grade
 from paceline.training.replaying import regrouped
 from paceline.training.rollouts.records import rollout_records
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
-from paceline.types import Completion, WeightChange
+from paceline.types import Completion, Media, WeightChange
 from tests.support.scripted import completion, scripted_sampler, taking, task
 
 THIRD = 0.3333333432674408
@@ -76,6 +76,27 @@ def test_a_line_has_all_that_readers_are_told(options):
     batch = batch_of(options)
     for line, record in zip(records_of(batch), rollout_records(batch.groups), strict=True):
         assert line | record == line
+
+
+def test_images_of_a_prompt_come_back_in_its_task_and_its_first_span_and_stand_once_in_a_group():
+    media = (Media(sha256="ab" * 32, start=1, length=9), Media(sha256="cd" * 32, start=12, length=4))
+    shown, plain = batch_of({}).groups[:2]
+    first, *behind = shown.rollouts[0].trajectory.spans
+    spans = (replace(first, media=media), *behind)
+    rollouts = tuple(
+        replace(rollout, trajectory=replace(rollout.trajectory, spans=(spans[0], *rollout.trajectory.spans[1:])))
+        for rollout in shown.rollouts
+    )
+    shown = replace(shown, task=replace(shown.task, media=media), rollouts=rollouts)
+    batch = replace(batch_of({}), groups=(shown, plain))
+    lines = records_of(batch)
+    assert [line.get("images") for line in lines] == [
+        [{"sha256": "ab" * 32, "start": 1, "length": 9}, {"sha256": "cd" * 32, "start": 12, "length": 4}],
+        *[None] * 3,
+    ]
+    assert restored_groups(lines) == batch.groups
+    assert batch_about(batch)["images"] == ["ab" * 32, "cd" * 32]
+    assert "images" not in batch_about(batch_of({}))
 
 
 def test_a_number_that_is_not_finite_is_named_and_written_nowhere():

@@ -15,6 +15,7 @@ from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.rollouts.rounds import RolloutBatch, WeightTransfer
 from paceline.training.rollouts.sampler import TaskSampler
 from paceline.training.setup.inputs import RunObjects
+from paceline.types import Media
 from paceline.workers.backend import RankWeights, WorkerBackend
 from tests.support.scripted import completion, scripted_sampler, task
 
@@ -77,6 +78,13 @@ def test_a_step_of_other_prompts_than_the_dataset_has_is_named_and_not_used(run)
     assert [entry["step"] for entry in found.entries] == [1]
     assert found.faults == ("the rollouts from step 2 on are of other prompts than the dataset has: made again",)
     assert of_these_tasks(entries, fresh()) == entries
+
+
+def test_a_step_of_other_images_than_the_dataset_has_is_not_used(run):
+    committed(run, 1)
+    image = Media(sha256="ab" * 32, start=0, length=1)
+    changed = tuple(replace(one, media=(image,)) for one in TASKS)
+    assert not of_these_tasks(run.truncate_after(0), fresh(changed)).entries
 
 
 def test_a_disk_that_refuses_is_told_before_anything_is_said_of_the_step(run, tmp_path):

@@ -7,6 +7,7 @@ rows.py          which completion sits in which row, and contexts of conversatio
 routes.py        which experts the routers chose for each completion's tokens
 decoder.py       the interface of what computes logits; any model of transformers by its own forward pass
 fused.py         models whose layers have a plan, in few operations
+prefill.py       prompts that it computes together, what they have in common, and the images in them
 experts.py       a router with its experts
 mixers.py        the interface of mixers that keep a state instead of keys and values
 states.py        mixers that keep a state: delta rule, Mamba-2, short convolutions

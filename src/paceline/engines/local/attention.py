@@ -32,6 +32,10 @@ class Rotation:
     """Epsilon of the norm over each query and key head before the rotation, if a layer has one."""
 
 
+Turns = tuple[Float[Tensor, "P L 1 R"], Float[Tensor, "P L 1 R"]]
+"""Cosines and sines of each token's position in each prompt, as those of `Rotation`."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionLayer:
     """What a layer's attention computes, whatever its weights are."""
@@ -76,6 +80,8 @@ class Context:
     """Number of tokens."""
     layers: tuple[tuple[Tensor, ...], ...]
     """Rotated keys, and values [K, C, D], of each layer with attention; then the states of each other layer."""
+    shift: int = 0
+    """How far the position of a later token is from its number: images have fewer positions than tokens."""
 
     @property
     def nbytes(self) -> int:
@@ -87,14 +93,19 @@ class Context:
         if length == self.length:
             return self
         layers = tuple(tuple(tensor[:, :length] for tensor in layer) for layer in self.layers)
-        return Context(length=length, layers=layers)
+        return Context(length=length, layers=layers, shift=self.shift)
 
 
 class SharedAttention(Protocol):
     """Attention of rows that share prompts, and its cache. Knows rows and slots; nothing of weights."""
 
-    def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
-        """Return a free slot for each prompt, with room for its keys; `rows[i]` continue prompt i."""
+    def take_slots(
+        self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]], shifts: Sequence[int] | None = None
+    ) -> Int[Tensor, " P"]:
+        """Return a free slot for each prompt, with room for its keys; `rows[i]` continue prompt i.
+
+        `shifts` are added to the numbers of tokens behind each prompt to rotate them; None: nothing is.
+        """
 
     def of_prompts(
         self,
@@ -103,10 +114,11 @@ class SharedAttention(Protocol):
         weights: AttentionWeights,
         slots: Int[Tensor, " Q"],
         known: int,
+        turns: Turns | None = None,
     ) -> Float[Tensor, "P L-known H*D"]:
         """Compute causal attention within right-padded prompts; store keys and values of the first Q prompts.
 
-        The first `known` tokens of each prompt have no output.
+        The first `known` tokens of each prompt have no output. `turns` rotate each token; None: its number does.
         """
 
     def begin_step(self) -> None:
@@ -257,14 +269,24 @@ def _rotation(decoder: Any, kind: str, length: int, like: Tensor) -> Rotation:
     if not kind or rotary is None:
         nothing = like.new_zeros(length, 0)
         return Rotation(cosine=nothing, sine=nothing, norm_eps=eps)
-    positions = torch.arange(length, device=like.device)[None]
     by_kind = (kind,) if isinstance(rotary.rope_type, dict) else ()
-    cosine, sine = (table[0] for table in rotary(like, positions, *by_kind))
+    cosine, sine = (table[0] for table in rotary_tables(rotary, torch.arange(length)[None], like, *by_kind))
+    return Rotation(cosine=cosine.contiguous(), sine=sine, norm_eps=eps)
+
+
+def rotary_tables(
+    rotary: Any, positions: Int[Tensor, "*A P L"], like: Tensor, *by_kind: str
+) -> tuple[Float[Tensor, "P L R"], Float[Tensor, "P L R"]]:
+    """Return cosines and sines of positions by a model's rotary module, as `Rotation` has them, in `like`'s precision.
+
+    Positions may have several axes, which the module then mixes.
+    """
+    cosine, sine = rotary(like, positions.to(like.device), *by_kind)
     half = sine.shape[-1] // 2
-    if not torch.equal(sine[:, :half], sine[:, half:]):
-        step = 2 if torch.equal(sine[:, ::2], sine[:, 1::2]) else 1
-        cosine, sine, half = cosine[:, ::step].repeat(1, 2), sine[:, ::step].repeat(1, 2), 2 * half // step
-    return Rotation(cosine=cosine.contiguous(), sine=torch.cat((-sine[:, :half], sine[:, half:]), dim=-1), norm_eps=eps)
+    if not torch.equal(sine[..., :half], sine[..., half:]):
+        step = 2 if torch.equal(sine[..., ::2], sine[..., 1::2]) else 1
+        cosine, sine, half = cosine[..., ::step].repeat(1, 1, 2), sine[..., ::step].repeat(1, 1, 2), 2 * half // step
+    return cosine, torch.cat((-sine[..., :half], sine[..., half:]), dim=-1)
 
 
 def _query_scales(parameters: Mapping[str, Any], length: int, like: Tensor) -> Float[Tensor, " L"] | None:

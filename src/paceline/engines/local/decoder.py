@@ -20,7 +20,10 @@ from paceline.engines.local.attention import Context
 from paceline.engines.sampling import draw
 from paceline.models.plain_forward import computing_in
 from paceline.models.routing import noted_routes
+from paceline.types import Media
 
+PromptMedia = tuple[Media, ...]
+"""Images of a prompt."""
 TOKENS_AT_ONCE = 8192
 """Tokens of contexts that `RecomputingDecoder` computes together, at most (a longer context is computed alone)."""
 
@@ -43,8 +46,13 @@ class Decoder(Protocol):
     def begin(self, num_rows: int, max_length: int) -> None:
         """Make room for `num_rows` rows whose prompt and completion have at most `max_length` tokens together."""
 
-    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        """Compute prompts, which `rows[i]` continue; return the logits after each prompt."""
+    def admit(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], media: Sequence[PromptMedia] = ()
+    ) -> Float[Tensor, "P V"]:
+        """Compute prompts, which `rows[i]` continue; return the logits after each prompt.
+
+        `media` are the images of each prompt; (): none has any.
+        """
 
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         """Append one token to every row; return the logits after it."""
@@ -131,7 +139,9 @@ class PlainDecoder(_ModelDecoder):
 
     @override
     @torch.no_grad()
-    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+    def admit(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], media: Sequence[PromptMedia] = ()
+    ) -> Float[Tensor, "P V"]:
         # Rows must be numbered in the order of the prompts, as they are after `begin`.
         longest = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
@@ -191,7 +201,9 @@ class RecomputingDecoder(_ModelDecoder):
         del self._contexts, self._routes
 
     @override
-    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+    def admit(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], media: Sequence[PromptMedia] = ()
+    ) -> Float[Tensor, "P V"]:
         # Rows must be numbered in the order of the prompts, as they are after `begin`.
         self._contexts = [list(prompt) for prompt, members in zip(prompts, rows, strict=True) for _ in members]
         return self._after(prompts)

@@ -274,6 +274,7 @@ def jobs_of(
     return [
         SamplingJob(
             prompt_ids=request.prompt_ids,
+            media=request.media,
             sequences=tuple(range(first + start, first + min(start + capacity, len(request.keys)))),
             keys=request.keys[start : start + capacity],
             limits=limits[start : start + capacity],

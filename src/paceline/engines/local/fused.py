@@ -7,28 +7,49 @@ S rows, P prompts, L prompt length, T tokens computed, H query heads, K key/valu
 model, V vocabulary.
 """
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Shaped, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from paceline.engines.local.attention import AttentionLayer, Context, SharedAttention, attention_layers, heads_of
-from paceline.engines.local.decoder import Decoder, rounded_up
+from paceline.engines.local.attention import (
+    AttentionLayer,
+    Context,
+    SharedAttention,
+    Turns,
+    attention_layers,
+    heads_of,
+    rotary_of,
+    rotary_tables,
+)
+from paceline.engines.local.decoder import Decoder, PromptMedia, rounded_up
 from paceline.engines.local.grid import TILE, GridAttention, whole_tiles
 from paceline.engines.local.mixers import MixerStates, StateMixer
 from paceline.engines.local.operations import choose_kernels
+from paceline.engines.local.prefill import (
+    EnteringFeatures,
+    Prefill,
+    PromptImages,
+    in_each,
+    once,
+    read_images,
+    shared_tokens,
+)
 from paceline.engines.local.tables import TableAttention
 from paceline.engines.local.weights import PreparedAttention, PreparedBlock, prepared_weights
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
 from paceline.kernels.logprobs import PLAIN, HeadRule
+from paceline.models.head import decoder_of
 from paceline.models.routing import noted_routes
 from paceline.types import UNKNOWN_ROUTE
+
+if TYPE_CHECKING:
+    from paceline.models.vision.tower import Vision
 
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
@@ -49,12 +70,13 @@ class FusedDecoder(Decoder):
         *,
         head: HeadRule = PLAIN,
         float8: bool = False,
+        vision: "Vision | None" = None,
     ) -> None:
         """`native`: this machine's compiled kernels; None: torch's operations. `float8`: layers are in eight bits.
 
-        `head` is what the model makes logits by, of its output embedding's.
+        `head` is what the model makes logits by, of its output embedding's; `vision` reads the images of prompts.
         """
-        self._model, self._heads, self._head = model, heads_of(model), head
+        self._model, self._heads, self._head, self._vision = model, heads_of(model), head, vision
         self._kernels = choose_kernels(model.device, dtype, native, float8=float8)
 
     @override
@@ -123,22 +145,34 @@ class FusedDecoder(Decoder):
 
     @override
     @torch.inference_mode()
-    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+    def admit(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], media: Sequence[PromptMedia] = ()
+    ) -> Float[Tensor, "P V"]:
         # Prompts of similar length should be neighbours: they are padded to one length.
-        slots = self._attention.take_slots([len(prompt) for prompt in prompts], rows)
+        read = self._read_images(prompts, media)
+        slots = self._attention.take_slots([len(prompt) for prompt in prompts], rows, read and read.shifts)
         self._prompt_routes = list[Tensor]()
         longest = max(len(prompt) for prompt in prompts)
         at_once = max(1, PREFILL_TOKENS // longest)
-        parts = [
-            self._prefill(
-                prompts[first : first + at_once], slots[first : first + at_once], rows[first : first + at_once]
+        spans = [slice(first, first + at_once) for first in range(0, len(prompts), at_once)]
+        return self._logits(
+            torch.cat(
+                [self._prefill(prompts[span], slots[span], rows[span], read and read.part(span)) for span in spans]
             )
-            for first in range(0, len(prompts), at_once)
-        ]
-        return self._logits(torch.cat(parts))
+        )
+
+    def _read_images(self, prompts: Sequence[Sequence[int]], media: Sequence[PromptMedia]) -> PromptImages | None:
+        """Find out what images mean for the places of tokens; None: no prompt has any."""
+        if self._vision is None or not any(media):
+            return None
+        return read_images(self._vision, prompts, media)
 
     def _prefill(
-        self, prompts: Sequence[Sequence[int]], slots: Int[Tensor, " P"], rows: Sequence[Sequence[int]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        slots: Int[Tensor, " P"],
+        rows: Sequence[Sequence[int]],
+        images: PromptImages | None,
     ) -> Float[Tensor, "P W"]:
         # Sizes are rounded because oneDNN compiles a kernel for each new one, for about a millisecond.
         count, length = rounded_up(len(prompts)), whole_tiles(max(len(prompt) for prompt in prompts))
@@ -147,20 +181,31 @@ class FusedDecoder(Decoder):
             ids[row, : len(prompt)] = torch.tensor(prompt)
         # What all begin with, such as a system message, is computed once, and what earlier prompts have begun with is
         # known: attention is not asked for it again.
-        shared = shared_tokens(prompts if len(prompts) > 1 else [*prompts, self._latest])
-        known = min(shared, shared_tokens([prompts[0], self._latest]), self._num_kept)
+        alike = prompts if images is None else images.compared
+        shared = shared_tokens(alike if len(alike) > 1 else [*alike, self._latest])
+        known = min(shared, shared_tokens([alike[0], self._latest]), self._num_kept)
         if known < self._num_kept and self._states:
             known = 0  # states are known at one place only
-        self._latest = prompts[0]
-        prefill = _Prefill(prompts=prompts, rows=rows, slots=slots, count=count, shared=shared, known=known)
+        self._latest = alike[0]
         unshared = length - shared
+        prefill = Prefill(
+            prompts=prompts,
+            rows=rows,
+            slots=slots,
+            count=count,
+            shared=shared,
+            known=known,
+            turns=None if images is None else self._turns(images, count, length),
+        )
+        entering = None if images is None else images.entering(unshared=unshared, shared=shared, known=known)
+        levels = () if entering is None else entering.levels
         ends = [row * unshared + len(prompt) - 1 - known for row, prompt in enumerate(prompts)]
         last = torch.tensor(ends, device=slots.device)
-        residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device))
+        residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device), entering)
         self._num_kept = self._shared_to_keep(shared)
         blocks = self._weights.blocks
         last_mixer = max(number for number, block in enumerate(blocks) if block.mixer is not None)
-        states = iter(range(len(self._states)))
+        states, layer = iter(range(len(self._states))), 0
         for number, block in enumerate(blocks):
             wanted = last if number == last_mixer else None
             update = None
@@ -170,7 +215,11 @@ class FusedDecoder(Decoder):
                 update = self._mixed(normed, block.mixer, next(states), prefill, wanted)
             if wanted is not None:
                 residual, normed = residual.index_select(0, wanted), normed.index_select(0, wanted)
-            normed = self._added(residual, normed, update, block)
+            level = None
+            if block.feed_forwards and layer < len(levels):
+                assert entering is not None
+                level, layer = (entering.rows, levels[layer]), layer + 1
+            normed = self._added(residual, normed, update, block, level)
         routes = noted_routes(self._model, last)
         if routes is not None:  # of known tokens, which were not computed, they are unknown
             each = F.pad(in_each(routes, shared - known, count), (0, 0, known, 0), value=UNKNOWN_ROUTE[0])
@@ -184,7 +233,7 @@ class FusedDecoder(Decoder):
         return 0 if self._states and shared > most else min(shared, most)
 
     def _attended(
-        self, normed: Float[Tensor, "T W"], mixer: PreparedAttention, prefill: "_Prefill", wanted: Tensor | None
+        self, normed: Float[Tensor, "T W"], mixer: PreparedAttention, prefill: "Prefill", wanted: Tensor | None
     ) -> Float[Tensor, "N W"]:
         """Compute attention of prompts, of all computed tokens or of the wanted ones."""
         number, known, shared = mixer.number, prefill.known, prefill.shared
@@ -193,7 +242,8 @@ class FusedDecoder(Decoder):
             qkv = torch.cat((self._kept[number][:known], qkv))
         self._kept[number] = qkv[: self._num_kept].clone()
         each = in_each(qkv, shared, prefill.count)
-        mixed = once(self._attention.of_prompts(each, number, mixer.weights, prefill.slots, known), shared - known)
+        of_prompts = self._attention.of_prompts
+        mixed = once(of_prompts(each, number, mixer.weights, prefill.slots, known, prefill.turns), shared - known)
         if gates is not None:
             mixed = mixed * gates.sigmoid()
         return self._kernels.linear(mixed if wanted is None else mixed.index_select(0, wanted), mixer.output)
@@ -209,7 +259,7 @@ class FusedDecoder(Decoder):
         return qkv[:, :-gates].contiguous(), qkv[:, -gates:]
 
     def _mixed(
-        self, normed: Float[Tensor, "T W"], mixer: StateMixer, number: int, prefill: "_Prefill", wanted: Tensor | None
+        self, normed: Float[Tensor, "T W"], mixer: StateMixer, number: int, prefill: "Prefill", wanted: Tensor | None
     ) -> Float[Tensor, "N W"]:
         """Mix tokens of prompts by states, and give each row a copy of the state behind its prompt."""
         shared, known = prefill.shared, prefill.known
@@ -258,21 +308,41 @@ class FusedDecoder(Decoder):
     def step_routes(self) -> UInt8[Tensor, "S B"] | None:
         return noted_routes(self._model)
 
-    def _embedded(self, tokens: Int[Tensor, " N"]) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
+    def _turns(self, images: PromptImages, count: int, length: int) -> Turns | None:
+        """Return what rotates each token of prompts where its position is not its number; None: it is."""
+        positions = images.padded_positions(count, length)
+        if positions is None:
+            return None
+        like = torch.empty(0, dtype=self._kernels.residual_dtype, device=self._model.device)
+        cosine, sine = rotary_tables(rotary_of(decoder_of(self._model)), positions, like)
+        return cosine[:, :, None], sine[:, :, None]
+
+    def _embedded(
+        self, tokens: Int[Tensor, " N"], entering: EnteringFeatures | None = None
+    ) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
         """Return the residual stream after the embedding, and its norm for the first block."""
+        if entering is not None:  # some image tokens have no embedding of their own
+            tokens = tokens.index_fill(0, entering.rows, 0)
         residual = F.embedding(tokens, self._weights.embedding).to(self._kernels.residual_dtype)
         if self._weights.multiplier != 1:
             residual.mul_(self._weights.multiplier)
+        if entering is not None:
+            residual.index_copy_(0, entering.rows, entering.features.to(residual.dtype))
         if self._weights.centred:
             residual.sub_(residual.mean(-1, keepdim=True))
         return residual, self._add_norm(residual, None, self._weights.first_norm)
 
     def _added(
-        self, residual: Float[Tensor, "N W"], normed: Float[Tensor, "N W"], update: Tensor | None, block: PreparedBlock
+        self,
+        residual: Float[Tensor, "N W"],
+        normed: Float[Tensor, "N W"],
+        update: Tensor | None,
+        block: PreparedBlock,
+        level: tuple[Int[Tensor, " M"], Float[Tensor, "M W"]] | None = None,
     ) -> Float[Tensor, "N W"]:
         """Add to the residual stream what a block's mixer gives, and its feed-forward layers of `normed`.
 
-        Returns the norm for the next block.
+        `level`: rows, and what is added to them too. Returns the norm for the next block.
         """
         for feed_forward in block.feed_forwards:
             update = feed_forward(normed) if update is None else update + feed_forward(normed)
@@ -281,6 +351,8 @@ class FusedDecoder(Decoder):
             update = self._kernels.normed(update, block.post_norm, self._weights.norm_eps)
         if block.multiplier != 1:
             update = update * block.multiplier
+        if level is not None:
+            update = update.index_add(0, level[0], level[1].to(update.dtype))
         if self._weights.centred:
             update = update - update.mean(-1, keepdim=True)
         return self._add_norm(residual, update, block.next_norm)
@@ -294,61 +366,3 @@ class FusedDecoder(Decoder):
         if update is not None:
             residual.add_(update)
         return residual.to(self._kernels.dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Prefill:
-    """Prompts that are computed together. What all mixers with states ask of them is made when first used."""
-
-    prompts: Sequence[Sequence[int]]
-    rows: Sequence[Sequence[int]]
-    """Rows that continue each prompt."""
-    slots: Int[Tensor, " P"]
-    count: int
-    """Number of prompts, rounded up."""
-    shared: int
-    """How many first tokens all prompts have in common, computed once."""
-    known: int
-    """How many of these are not computed at all."""
-
-    @functools.cached_property
-    def unshared_lengths(self) -> Int[Tensor, " C"]:
-        """Tokens of each prompt behind the shared ones, on the host; 1 for those that only round up."""
-        lengths = [len(prompt) - self.shared for prompt in self.prompts]
-        return torch.tensor(lengths + [1] * (self.count - len(lengths)))
-
-    @functools.cached_property
-    def each_row(self) -> Int[Tensor, " S"]:
-        """All rows, prompt by prompt."""
-        return torch.tensor([row for members in self.rows for row in members], device=self.slots.device)
-
-    @functools.cached_property
-    def prompt_of_row(self) -> Int[Tensor, " S"]:
-        """The prompt of each of these rows."""
-        counts = torch.tensor([len(members) for members in self.rows], device=self.slots.device)
-        return torch.repeat_interleave(counts)
-
-
-def shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many first tokens to compute once: whole tiles that all prompts begin with, and never a whole prompt.
-
-    >>> shared_tokens([list(range(20)), [*range(17), 30]]), shared_tokens([[1], [1]]), shared_tokens([[1], []])
-    (16, 0, 0)
-    """
-    first, final = min(map(tuple, prompts)), max(map(tuple, prompts))  # of all pairs these two part first
-    most = max(0, min(len(prompt) for prompt in prompts) - 1)
-    alike = next((index for index in range(most) if first[index] != final[index]), most)
-    return alike // TILE * TILE
-
-
-def once(each: Shaped[Tensor, "P L X"], shared: int) -> Shaped[Tensor, "T X"]:
-    """Return tokens of all prompts with the `shared` first ones once, in front."""
-    if not shared:
-        return each.flatten(0, 1)
-    return torch.cat((each[0, :shared], each[:, shared:].flatten(0, 1)))
-
-
-def in_each(tokens: Shaped[Tensor, "T X"], shared: int, count: int) -> Shaped[Tensor, "P L X"]:
-    """Invert `once`; a view if nothing is shared."""
-    rest = tokens[shared:].view(count, -1, tokens.shape[-1])
-    return torch.cat((tokens[:shared].expand(count, -1, -1), rest), dim=1) if shared else rest

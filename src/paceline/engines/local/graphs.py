@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from paceline.engines import Sampling
 from paceline.engines.local.attention import AttentionLayer, Context, SharedAttention
+from paceline.engines.local.decoder import PromptMedia
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.static import StaticAttention, room_problem
 from paceline.engines.local.weights import planned_layers
@@ -162,9 +163,11 @@ class GraphedDecoder(FusedDecoder):
 
     @override
     @torch.inference_mode()
-    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+    def admit(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], media: Sequence[PromptMedia] = ()
+    ) -> Float[Tensor, "P V"]:
         with self._forgetting_moved():
-            return super().admit(prompts, rows)
+            return super().admit(prompts, rows, media)
 
     @override
     @torch.inference_mode()

@@ -22,6 +22,7 @@ from paceline.engines.local.attention import (
     AttentionWeights,
     Context,
     SharedAttention,
+    Turns,
     causal_attention,
     turned_heads,
 )
@@ -56,7 +57,7 @@ class GridAttention(SharedAttention):
         self._slot_of = np.full(num_rows, _NO_SLOT)
         self._start = np.zeros(num_rows, dtype=np.int64)
         self._alive = np.zeros(num_rows, dtype=bool)
-        self._prompt_length = np.zeros(0, dtype=np.int64)
+        self._prompt_length, self._shift = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def _storage(self, places: int, columns: int) -> list[Tensor]:
         # Zeros, not empty: a masked column is multiplied by 0, and 0 * nan is nan.
@@ -64,7 +65,9 @@ class GridAttention(SharedAttention):
         return [self._like.new_zeros(shape) for _ in range(self._layers)]
 
     @override
-    def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
+    def take_slots(
+        self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]], shifts: Sequence[int] | None = None
+    ) -> Int[Tensor, " P"]:
         in_use = set(self._slot_of[self._alive].tolist())
         slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
         self._make_room(max(slots) + 1, max(prompt_lengths))
@@ -72,6 +75,7 @@ class GridAttention(SharedAttention):
             self._prompt_length[slot] = length
             index = np.asarray(members)
             self._slot_of[index], self._start[index], self._alive[index] = slot, self.column, True
+        self._shift[slots] = shifts or 0
         self._read_tables()
         return torch.tensor(slots, device=self._like.device)
 
@@ -80,7 +84,8 @@ class GridAttention(SharedAttention):
         before, columns = len(self._prompt_length), self._prompt_keys[0].shape[2]
         places, length = max(before, places), max(columns, whole_tiles(length))
         if places > before or length > columns:
-            self._prompt_length = np.concatenate([self._prompt_length, np.zeros(places - before, dtype=np.int64)])
+            more = np.zeros(places - before, dtype=np.int64)
+            self._prompt_length, self._shift = (np.append(table, more) for table in (self._prompt_length, self._shift))
             for stored in (self._prompt_keys, self._prompt_values):
                 for layer, grown in enumerate(self._storage(places, length)):
                     grown[:, :before, :columns] = stored[layer]
@@ -101,7 +106,8 @@ class GridAttention(SharedAttention):
                 for layer in self._of_layers()
             )
             layers = tuple(tuple(torch.cat(parts, dim=1) for parts in layer) for layer in stored)
-            contexts.append(Context(length=before + columns.stop - columns.start, layers=layers))
+            length, shift = before + columns.stop - columns.start, int(self._shift[slot])
+            contexts.append(Context(length=length, layers=layers, shift=shift))
         return contexts
 
     def _of_layers(self) -> list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
@@ -117,7 +123,7 @@ class GridAttention(SharedAttention):
         lengths, columns = [context.length for context in contexts], self._prompt_keys[0].shape[2]
         if max(lengths) > columns:  # contexts grow from turn to turn
             self._make_room(0, max(*lengths, columns * 3 // 2))
-        slots = self.take_slots(lengths, [[row] for row in rows])
+        slots = self.take_slots(lengths, [[row] for row in rows], [context.shift for context in contexts])
         for slot, context in zip(slots.tolist(), contexts, strict=True):
             for stored, kept in zip(self._of_layers(), context.layers, strict=False):
                 for (prompts, _), tokens in zip(stored, kept, strict=True):
@@ -127,7 +133,8 @@ class GridAttention(SharedAttention):
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         rows = keep.cpu().numpy()
         slots, renumbered = np.unique(self._slot_of[rows[:alive]], return_inverse=True)
-        self._prompt_length, self._start = self._prompt_length[slots], self._start[rows]
+        self._prompt_length, self._shift = self._prompt_length[slots], self._shift[slots]
+        self._start = self._start[rows]
         self._alive = np.arange(len(rows)) < alive
         self._slot_of = np.full(len(rows), _NO_SLOT)
         self._slot_of[:alive] = renumbered
@@ -153,7 +160,10 @@ class GridAttention(SharedAttention):
         self._prompt_columns = whole_tiles(int(self._prompt_length[counts > 0].max()))
         # position of each row's next token, less the present column
         lengths = np.where(self._slot_of == _NO_SLOT, 0, self._prompt_length[self._slot_of])
-        self.position_offsets = torch.from_numpy(lengths - self._start).to(device)
+        shifts = np.where(self._slot_of == _NO_SLOT, 0, self._shift[self._slot_of])
+        self.position_offsets, self._turned_by = (
+            torch.from_numpy(table).to(device) for table in (lengths - self._start, shifts)
+        )
 
         # the row at each place of the grid and the place of each row; None where rows already lie in grid order
         width = int(counts.max())
@@ -196,10 +206,11 @@ class GridAttention(SharedAttention):
         weights: AttentionWeights,
         slots: Int[Tensor, " Q"],
         known: int,
+        turns: Turns | None = None,
     ) -> Float[Tensor, "P L-known H*D"]:
         length, turned, plan = qkv.shape[1], self._heads.query + self._heads.kv, self._plans[layer]
         qkv = qkv.unflatten(-1, (-1, self._heads.width))
-        turn = plan.rotation.cosine[:length, None], plan.rotation.sine[:length, None]
+        turn = turns or (plan.rotation.cosine[:length, None], plan.rotation.sine[:length, None])
         qkv[:, :, :turned] = turned_heads(qkv[:, :, :turned], self._heads, plan, weights.norm, turn)
         if plan.query_scales is not None:
             qkv[:, :, : self._heads.query].mul_(plan.query_scales[:length, None, None])
@@ -214,8 +225,9 @@ class GridAttention(SharedAttention):
     def begin_step(self) -> None:
         # Rows without a completion may be older than any completion gets: their position stays within the table.
         self._now = (self.position_offsets + self.column).clamp_(max=len(self._like) - 1)
+        turned = (self._now + self._turned_by).clamp_(min=0)
         self._turns = {
-            number: (rotation.cosine[self._now][:, None], rotation.sine[self._now][:, None])
+            number: (rotation.cosine[turned][:, None], rotation.sine[turned][:, None])
             for number, rotation in self._rotations.items()
         }
         self._bias[:, :, self._prompt_columns + self.column - self._first_column] = 0

@@ -9,6 +9,7 @@ import numpy as np
 from paceline.engines import Sampling
 from paceline.engines.local.attention import Context
 from paceline.engines.sampling import as_signed_64
+from paceline.types import Media
 
 FREE = -1
 """Number of the completion of a row that has none."""
@@ -28,6 +29,8 @@ class SamplingJob:
     """A prompt and the completions to sample from it, which are numbered over the whole call."""
 
     prompt_ids: tuple[int, ...]
+    media: tuple[Media, ...] = ()
+    """Images of the prompt."""
     sequences: tuple[int, ...]
     """Number of each completion."""
     keys: tuple[int, ...]
@@ -37,6 +40,11 @@ class SamplingJob:
     """How tokens are drawn."""
     continues: int | None = None
     """Number of the completion that the prompt continues; None: it continues none."""
+
+    @property
+    def order(self) -> tuple[int, tuple[int, ...], list[tuple[int, str]]]:
+        """Longer prompts first; those of the same tokens and images are neighbours."""
+        return -len(self.prompt_ids), self.prompt_ids, [(image.start, image.sha256) for image in self.media]
 
 
 class Rows:

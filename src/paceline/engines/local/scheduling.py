@@ -19,7 +19,7 @@ from torch import Tensor
 
 from paceline.engines import Sampling, TakeNewer
 from paceline.engines.local.attention import Context
-from paceline.engines.local.decoder import Decoder, rounded_up
+from paceline.engines.local.decoder import Decoder, PromptMedia, rounded_up
 from paceline.engines.local.routes import RouteLog
 from paceline.engines.local.rows import FREE, Parked, Rows, SamplingJob, reading_pays
 from paceline.engines.requests import Stopping
@@ -162,9 +162,8 @@ class Scheduler:
 
     def _add(self, jobs: Sequence[SamplingJob]) -> None:
         """Queue jobs."""
-        # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start. Equal
-        # ones are neighbours, and so are their rows.
-        self._waiting = sorted([*self._waiting, *jobs], key=lambda job: (-len(job.prompt_ids), job.prompt_ids))
+        # shortest prompts last: neighbours are padded little, and the cache is sized at the start
+        self._waiting = sorted([*self._waiting, *jobs], key=lambda job: job.order)
         self._num_sequences += sum(len(job.sequences) for job in jobs)
         for job in jobs:
             # at first as if all began: a limit is what a turn may take of the tokens of a whole conversation
@@ -252,10 +251,11 @@ class Scheduler:
         self._waiting = self._waiting[len(entering) :]
 
         # Compute the prompts, equal ones once, and sample the first token of their completions.
-        members = dict[tuple[int, ...], list[int]]()
+        members = dict[tuple[tuple[int, ...], PromptMedia], list[int]]()
         for job, taken in zip(entering, self._rows.take(entering), strict=True):
-            members.setdefault(job.prompt_ids, []).extend(taken.tolist())
-        logits = self.decoder.admit(list(members), list(members.values()))
+            members.setdefault((job.prompt_ids, job.media), []).extend(taken.tolist())
+        prompts, media = zip(*members, strict=True)
+        logits = self.decoder.admit(prompts, list(members.values()), media)
         if self.routes is not None:
             self.routes.admitted(self._rows.sequence[taken].tolist() for taken in members.values())
         rows = np.concatenate(list(members.values()))

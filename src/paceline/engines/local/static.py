@@ -19,6 +19,7 @@ from paceline.engines.local.attention import (
     Context,
     Rotation,
     SharedAttention,
+    Turns,
     causal_attention,
     rotated,
 )
@@ -41,6 +42,8 @@ class _Tables:
         self.row_at, self.place_of = torch.zeros_like(self.slot_of), torch.zeros_like(self.slot_of)
         """Rows sorted by slot, and the index of each row in that order."""
         self.prompt_length = torch.zeros(num_slots, dtype=torch.int32, device=device)
+        self.shift = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        """What is added to the numbers of tokens behind each prompt to rotate them."""
         self.each_row = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
         self.own_starts = self.each_row * columns
         """First column of each row in the storage of the rows' own tokens."""
@@ -55,7 +58,7 @@ class _Tables:
             used_keys=self.prompt_length,
         )
 
-    def fill(self, slot_of: np.ndarray, prompt_length: np.ndarray) -> None:
+    def fill(self, slot_of: np.ndarray, prompt_length: np.ndarray, shift: np.ndarray) -> None:
         """Copy the host's tables, in place."""
         order = np.argsort(slot_of, kind="stable")
         rows_by_slot = np.bincount(slot_of, minlength=len(prompt_length))
@@ -64,6 +67,7 @@ class _Tables:
             (self.row_at, order),
             (self.place_of, np.argsort(order)),
             (self.prompt_length, prompt_length),
+            (self.shift, shift),
             (self._rows_before, np.concatenate([[0], np.cumsum(rows_by_slot)])),
         ):
             table.copy_(torch.from_numpy(values))
@@ -94,7 +98,7 @@ class StaticAttention(SharedAttention):
         self._own_keys, self._own_values = (self._storage(num_rows * self._columns) for _ in range(2))
         self._prompt_keys, self._prompt_values, self._prompt_columns = self._storage(0), self._storage(0), 0
         self._slot_of, self._alive = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=bool)
-        self._prompt_length = np.zeros(0, dtype=np.int64)
+        self._prompt_length, self._shift = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._own_length = torch.zeros(num_rows, dtype=torch.int64, device=self._like.device)
         self._new: tuple[RotaryTurn, Spans] | None = None
         """Cache positions of a step's new tokens and the spans they attend to: the same for all layers."""
@@ -104,17 +108,20 @@ class StaticAttention(SharedAttention):
         return [self._like.new_zeros(places, self._heads.kv, self._heads.width) for _ in range(self._layers)]
 
     @override
-    def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
+    def take_slots(
+        self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]], shifts: Sequence[int] | None = None
+    ) -> Int[Tensor, " P"]:
         in_use = set(self._slot_of[self._alive].tolist())
         slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
         moves = self._make_room(max(slots) + 1, max(prompt_lengths))
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_length[slot] = length
             self._slot_of[np.asarray(members)], self._alive[np.asarray(members)] = slot, True
+        self._shift[slots] = shifts or 0
         self._restart(np.concatenate([np.asarray(members) for members in rows]))
         if moves:
             self._move_tables()
-        self._tables.fill(self._slot_of, self._prompt_length)
+        self._tables.fill(self._slot_of, self._prompt_length, self._shift)
         return self._on_device(np.array(slots))
 
     def _make_room(self, places: int, length: int) -> bool:
@@ -124,7 +131,8 @@ class StaticAttention(SharedAttention):
         if moves:
             # Each slot has a length of at least 1: a row without a completion reads some prompt, whichever.
             places = max(before, places)
-            self._prompt_length = np.concatenate([self._prompt_length, np.ones(places - before, dtype=np.int64)])
+            self._prompt_length = np.append(self._prompt_length, np.ones(places - before, dtype=np.int64))
+            self._shift = np.append(self._shift, np.zeros(places - before, dtype=np.int64))
             for stored in (self._prompt_keys, self._prompt_values):
                 for layer, grown in enumerate(self._storage(places * columns)):
                     if before:
@@ -154,7 +162,7 @@ class StaticAttention(SharedAttention):
                 for layer in self._of_layers()
             )
             layers = tuple(tuple(torch.cat(parts).transpose(0, 1).contiguous() for parts in layer) for layer in stored)
-            contexts.append(Context(length=before + length, layers=layers))
+            contexts.append(Context(length=before + length, layers=layers, shift=int(self._shift[slot])))
         return contexts
 
     def _of_layers(self) -> list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
@@ -170,7 +178,7 @@ class StaticAttention(SharedAttention):
         places = len(self._prompt_length)
         if self._alive.sum() + len(rows) > places and self._make_room(places * 3 // 2, 1):
             self._move_tables()
-        slots = self.take_slots([1] * len(rows), [[row] for row in rows])
+        slots = self.take_slots([1] * len(rows), [[row] for row in rows], [context.shift for context in contexts])
         for slot, row, context in zip(slots.tolist(), rows, contexts, strict=True):
             length = context.length - 1
             for stored, kept in zip(self._of_layers(), context.layers, strict=False):
@@ -191,7 +199,7 @@ class StaticAttention(SharedAttention):
                 by_row = tensor.view(-1, self._columns, *tensor.shape[1:])
                 stored[layer] = by_row.index_select(0, keep).flatten(0, 1)
         self._move_tables()
-        self._tables.fill(self._slot_of, self._prompt_length)
+        self._tables.fill(self._slot_of, self._prompt_length, self._shift)
 
     def _move_tables(self) -> None:
         rows, slots = (len(self._slot_of), self._columns), (len(self._prompt_length), self._prompt_columns)
@@ -209,13 +217,14 @@ class StaticAttention(SharedAttention):
         weights: AttentionWeights,
         slots: Int[Tensor, " Q"],
         known: int,
+        turns: Turns | None = None,
     ) -> Float[Tensor, "P L-known H*D"]:
         # The batch may be padded beyond the longest prompt, and the slots are not.
         length, kept = qkv.shape[1], min(qkv.shape[1], self._prompt_columns)
         turned = self._heads.query + self._heads.kv
         qkv = qkv.view(*qkv.shape[:2], -1, self._heads.width)
-        cosine, sine = self._rotation.cosine[:length, None], self._rotation.sine[:length, None]
-        qkv[:, :, :turned] = rotated(qkv[:, :, :turned], weights.norm, self._rotation.norm_eps, cosine, sine)
+        turns = turns or (self._rotation.cosine[:length, None], self._rotation.sine[:length, None])
+        qkv[:, :, :turned] = rotated(qkv[:, :, :turned], weights.norm, self._rotation.norm_eps, *turns)
         for stored, new in (
             (self._prompt_keys, qkv[:, :, self._heads.query : turned]),
             (self._prompt_values, qkv[:, :, turned:]),
@@ -231,7 +240,9 @@ class StaticAttention(SharedAttention):
         turn = RotaryTurn(
             cosine=self._rotation.cosine,
             sine=self._rotation.sine,
-            positions=(tables.prompt_length[tables.slot_of] + column).clamp(max=self._columns - 1),
+            positions=(tables.prompt_length[tables.slot_of] + tables.shift[tables.slot_of] + column).clamp(
+                min=0, max=self._columns - 1
+            ),
             places=tables.own_starts[:-1] + column,
             query_places=tables.place_of,
         )

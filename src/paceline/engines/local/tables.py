@@ -20,7 +20,9 @@ from paceline.engines.local.attention import (
     AttentionWeights,
     Context,
     SharedAttention,
+    Turns,
     causal_attention,
+    turned_heads,
 )
 from paceline.kernels.cpu.compiling import STORAGE, address
 from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, Store
@@ -50,7 +52,7 @@ class TableAttention(SharedAttention):
         self._layers = [[*self._storage(num_rows, self._columns_of(plan)), *self._storage(0, 0)] for plan in layers]
         self._slot_of = np.full(num_rows, _NO_SLOT, dtype=np.int64)
         self._own_lengths = np.zeros(num_rows, dtype=np.int64)
-        self._prompt_lengths = np.zeros(0, dtype=np.int64)
+        self._prompt_lengths, self._shifts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._stale = True
 
     def _columns_of(self, plan: AttentionLayer) -> int:
@@ -66,13 +68,16 @@ class TableAttention(SharedAttention):
         return torch.empty(keys, dtype=self._dtype), torch.empty(values, dtype=self._dtype)
 
     @override
-    def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
+    def take_slots(
+        self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]], shifts: Sequence[int] | None = None
+    ) -> Int[Tensor, " P"]:
         in_use = set(self._slot_of.tolist())
         slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
         self._make_room(max(slots) + 1, max(prompt_lengths))
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_lengths[slot] = length
             self._slot_of[np.asarray(members)], self._own_lengths[np.asarray(members)] = slot, 0
+        self._shifts[slots] = shifts or 0
         self._stale = True
         return torch.tensor(slots)
 
@@ -81,7 +86,9 @@ class TableAttention(SharedAttention):
         before = len(self._prompt_lengths)
         places, columns = max(before, places), max(self._prompt_columns, -(-length // _TILE) * _TILE)
         if places > before or columns > self._prompt_columns:
-            self._prompt_lengths = np.concatenate([self._prompt_lengths, np.zeros(places - before, dtype=np.int64)])
+            more = np.zeros(places - before, dtype=np.int64)
+            self._prompt_lengths = np.append(self._prompt_lengths, more)
+            self._shifts = np.append(self._shifts, more)
             for stored in self._layers:
                 stored[2:] = self._grown(stored[2:], places, columns)
             self._prompt_columns = columns
@@ -111,7 +118,8 @@ class TableAttention(SharedAttention):
                 keys = _by_column(prompt_keys[slot], before)[:, first:], _by_column(own_keys[row], columns)[:, order]
                 values = prompt_values[slot, :, first:before, :width], own_values[row, :, order, :width]
                 layers.append((torch.cat(keys, dim=1), torch.cat(values, dim=1)))
-            contexts.append(Context(length=before + length, layers=tuple(layers)))
+            shift = int(self._shifts[slot])
+            contexts.append(Context(length=before + length, layers=tuple(layers), shift=shift))
         return contexts
 
     @override
@@ -120,7 +128,7 @@ class TableAttention(SharedAttention):
         lengths = [context.length for context in contexts]
         grown = max(lengths) if max(lengths) <= self._prompt_columns else max(*lengths, self._prompt_columns * 3 // 2)
         self._make_room(len(self._slot_of), grown)
-        slots = self.take_slots(lengths, [[row] for row in rows])
+        slots = self.take_slots(lengths, [[row] for row in rows], [context.shift for context in contexts])
         for slot, length, context in zip(slots.tolist(), lengths, contexts, strict=True):
             for (keys, values), (_, _, prompt_keys, prompt_values) in zip(context.layers, self._layers, strict=False):
                 first = length - keys.shape[1]
@@ -134,6 +142,7 @@ class TableAttention(SharedAttention):
         rows = keep.numpy()
         slots, renumbered = np.unique(self._slot_of[rows[:alive]], return_inverse=True)
         self._prompt_lengths, self._own_lengths = self._prompt_lengths[slots], self._own_lengths[rows]
+        self._shifts = self._shifts[slots]
         self._slot_of = np.full(len(rows), _NO_SLOT, dtype=np.int64)
         self._slot_of[:alive] = renumbered
         kept = torch.from_numpy(slots)
@@ -151,10 +160,17 @@ class TableAttention(SharedAttention):
         weights: AttentionWeights,
         slots: Int[Tensor, " Q"],
         known: int,
+        turns: Turns | None = None,
     ) -> Float[Tensor, "P L-known H*D"]:
         self._read_tables()
-        self._kernels.store_prompts(self._shape, self._stores[layer], qkv, weights.norm, slots)
         heads = qkv.unflatten(-1, (-1, self._heads.width))
+        store, norm = self._stores[layer], weights.norm
+        if turns is not None:  # the kernel rotates by numbers of tokens alone
+            turned = heads[:, :, : -self._heads.kv]
+            turned.copy_(turned_heads(turned.float(), self._heads, self._plans[layer], norm, turns))
+            store, norm = Store.from_buffer_copy(store), None
+            store.turned = 0
+        self._kernels.store_prompts(self._shape, store, qkv, norm, slots)
         return causal_attention(heads, self._heads, known, self._plans[layer], weights.sinks)
 
     @override
@@ -193,7 +209,7 @@ class TableAttention(SharedAttention):
         self._longest = int(self._own_lengths[living].max(initial=0))
         self._mixed = torch.zeros(len(self._slot_of), self._heads.query * self._heads.width, dtype=self._dtype)
         self._stores = [self._store(plan, stored) for plan, stored in zip(self._plans, self._layers, strict=True)]
-        tables = (self._rows, self._starts, self._slot_of, self._prompt_lengths, self._own_lengths)
+        tables = (self._rows, self._starts, self._slot_of, self._prompt_lengths, self._own_lengths, self._shifts)
         self._shape = Shape(
             STORAGE[self._dtype],
             self._heads.query,

@@ -37,7 +37,7 @@ class Shape(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("type", "heads", "kv_heads", "width", "value_width")),
         *((name, ctypes.c_int64) for name in ("prompt_columns", "num_blocks")),
-        *((name, ctypes.c_void_p) for name in ("rows", "starts", "slots", "prompt_lengths", "own_lengths")),
+        *((name, ctypes.c_void_p) for name in ("rows", "starts", "slots", "prompt_lengths", "own_lengths", "shifts")),
         ("eps", ctypes.c_double),
     )
 

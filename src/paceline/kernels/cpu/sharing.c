@@ -22,6 +22,7 @@ typedef struct {
   const int64_t *slots;          /* [rows] which prompt */
   const int64_t *prompt_lengths; /* [slots] */
   const int64_t *own_lengths;    /* [rows] tokens before this one since the prompt */
+  const int64_t *shifts;         /* [slots] what is added to the numbers of tokens behind the prompt to rotate them */
   double eps;
 } shape;
 
@@ -214,7 +215,7 @@ HOT void read_row(const shape *s, const store *kept, const void *qkv, const floa
                   float *q, int type) {
   const int64_t repeats = s->heads / s->kv_heads, width = s->width;
   const int64_t from = row * (s->heads + 2 * s->kv_heads) * width, own = row * s->kv_heads + kv;
-  const int64_t position = s->prompt_lengths[s->slots[row]] + s->own_lengths[row];
+  const int64_t slot = s->slots[row], position = s->prompt_lengths[slot] + s->own_lengths[row] + s->shifts[slot];
   float factor = (float)kept->scale, all_queries = 0, all_keys = 0;
   if (kept->query_scales) factor *= kept->query_scales[position];
   if (kept->joint_norms) {

@@ -14,6 +14,8 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from paceline.checkpoints.journal import read_journal
+from paceline.checkpoints.run_directory import IMAGES
 from paceline.checkpoints.run_files import write_whole
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
@@ -25,6 +27,7 @@ from paceline.metrics.learning import Verdict, judge
 from paceline.metrics.statistics import Interval
 from paceline.objective.formula import Line, objective
 from paceline.reports.format import count, duration, percent, points, short
+from paceline.reports.images import is_image_name, thumbnail
 from paceline.reports.page import curves
 from paceline.reports.page.figures import Scale
 from paceline.reports.page.outcome import AccuracyGain, Form, fates, first_set, form_of, outcome, pairs
@@ -180,6 +183,8 @@ def verdict_of(run: RunRecord) -> Verdict:
 
 _MOST = 8
 """Most stretches of an alarm that are named; the rest are counted."""
+_MOST_IMAGES = 8
+"""Images on the page, at most: 2 MB of it."""
 
 
 def stretches(metrics: Sequence[Record]) -> list[tuple[str, int, int]]:
@@ -225,6 +230,24 @@ def completions(run: RunRecord) -> str:
     directory = str(run.config.get("output_dir") or run.path.resolve().name)
     command = f"<code>{escape(f'paceline rollouts {shlex.quote(directory)}')}</code>"
     return f"{held_out}<p>To search and read every completion, with its group and its tokens: {command}</p>"
+
+
+def images(run: RunRecord) -> str:
+    """Small copies of the first images of the newest step; nothing for a run without images."""
+    entries, _ = read_journal(run.path / "journal.jsonl")
+    named = entries[max(entries)].get("images") if entries else None
+    hashes = [name for name in named if is_image_name(name)] if isinstance(named, list) else []
+    if not hashes:
+        return ""
+    shown = ""
+    for number, name in enumerate(hashes[:_MOST_IMAGES], start=1):
+        copy = thumbnail(run.path / IMAGES, name)
+        picture = f'<img src="{copy["source"]}" alt="image {number}">' if "source" in copy else ""
+        caption = f"{copy['width']} &times; {copy['height']}" if "source" in copy else escape(str(copy["missing"]))
+        shown += f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
+    some = count(min(len(hashes), _MOST_IMAGES), "image")
+    lead = f"<p>The first {some} of {len(hashes):,} in the prompts of step {max(entries):,}:</p>"
+    return f'{lead}<div class="images">{shown}</div>'
 
 
 def dropped(run: RunRecord) -> str:
@@ -317,6 +340,7 @@ def render(run: RunRecord) -> str:
         ("Optimisation", curves.optimisation(run)),
         ("Time", curves.time(run)),
         ("Completions", completions(run)),
+        ("Images", images(run)),
         ("Dropped or failed", dropped(run)),
         ("Configuration", configuration(run)),
     )
@@ -335,7 +359,7 @@ def document(title: str, body: str, footer: str) -> str:
     style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     # Only this very script may run and nothing may be fetched, whatever text a model managed to put on the page.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'

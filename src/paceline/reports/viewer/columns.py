@@ -16,6 +16,7 @@ from pathlib import Path
 
 from paceline.metrics.definitions import Record
 from paceline.metrics.statistics import mean_of
+from paceline.reports.images import images_of
 from paceline.reports.page.reading import RunRecord, value_at
 from paceline.types import EpisodeEnd
 
@@ -80,6 +81,8 @@ class CompletionColumns:
     prompts: tuple[str, ...]
     answers: tuple[str | None, ...]
     """The gold answers, where the dataset has them."""
+    images: tuple[str, ...]
+    """Hashes of the images of all prompts, each once."""
     sizes: tuple[int, ...]
     """Completions of each group; they sum to B."""
     rewards: tuple[float | None, ...]
@@ -122,6 +125,7 @@ def columns_of(part: RunPart, records: Sequence[Record], unreadable: int) -> Com
         tasks=tuple(str(group[0]["task_id"]) for group in groups),
         prompts=tuple(str(group[0]["prompt"]) for group in groups),
         answers=tuple(answer_of(group[0]) for group in groups),
+        images=tuple(dict.fromkeys(name for group in groups for name, _ in images_of(group[0]))),
         sizes=tuple(len(group) for group in groups),
         rewards=tuple(value_at(record, "reward") for record in records),
         of_functions={name: tuple(value_at(rewards_of(record), name) for record in records) for name in names},

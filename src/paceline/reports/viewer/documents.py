@@ -3,7 +3,8 @@
 index           every completion in columns, and what the page is to say of the run
 state           a version that changes with the files, and whether the run has ended
 previews-B      a line of each of the completions `BLOCK * B` and following
-texts-PART      prompts and completions of a part in full
+texts-PART      prompts and completions of a part in full, and the names of the prompts' images
+image-SHA256    a small copy of an image
 tokens-PART     its tokens, each with its numbers
 """
 
@@ -22,9 +23,11 @@ from huggingface_hub.errors import HFValidationError
 from tokenizers import Tokenizer
 
 from paceline.base_directory import local_path
+from paceline.checkpoints.run_directory import IMAGES
 from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES, FINAL
+from paceline.reports.images import images_of, thumbnail
 from paceline.reports.page.reading import read_lines, read_run, value_at
 from paceline.reports.viewer.columns import (
     ENDS,
@@ -199,6 +202,9 @@ def texts_of(records: Sequence[Record]) -> dict[str, object]:
     return {
         "prompts": [str(group[0]["prompt"]) for group in groups],
         "answers": [answer_of(group[0]) for group in groups],
+        "images": [
+            [{"name": f"image-{name}", "tokens": tokens} for name, tokens in images_of(group[0])] for group in groups
+        ],
         "completions": [str(record["completion"]) for record in records],
         "notes": [_notes(record) for record in records],
         "versions": [record.get("policy_version") for record in records],
@@ -268,7 +274,7 @@ def _notes(record: Record) -> Mapping[str, str]:
 
 BLOCK = 1000
 """Completions whose previews are one document."""
-_NAME = re.compile(r"(previews|texts|tokens)-([a-z0-9-]+)")
+_NAME = re.compile(r"(previews|texts|tokens|image)-([a-z0-9-]+)")
 
 
 class Documents:
@@ -298,6 +304,8 @@ class Documents:
             if match is None:
                 return None
             kind, key = match[1], match[2]
+            if kind == "image":
+                return thumbnail(self._path / IMAGES, key) if key in self._images() else None
             if kind == "previews" and key.isdecimal() and len(key) < 8:
                 lines = [line for columns in self._columns.values() for line in columns.previews]
                 return {"lines": lines[int(key) * BLOCK : (int(key) + 1) * BLOCK]}
@@ -321,6 +329,11 @@ class Documents:
         rows = sum(len(part.rewards) for part in columns)
         yield from (f"previews-{block}" for block in range(-(-rows // BLOCK)))
         yield from (f"{kind}-{part.part.key}" for part in columns for kind in ("texts", "tokens"))
+        yield from (f"image-{name}" for name in self._images())
+
+    def _images(self) -> dict[str, None]:
+        """Return the hashes of all images that completions name, in their order."""
+        return dict.fromkeys(name for part in self._columns.values() for name in part.images)
 
     def _refresh(self, on_part: Callable[[int, int], None] = lambda done, of: None) -> None:
         self._run = read_run(self._path)

@@ -64,9 +64,11 @@ def export(documents: Documents, out: Path, *, on_document: Callable[[int], None
             folder.mkdir(parents=True, exist_ok=True)
         for name in ASSETS:
             (out / "page" / name).write_bytes(asset(name))
+        images = 0
         for done, name in enumerate(documents.names(), start=1):
-            document = documents.get(name)
+            document = LEFT_OUT if name.startswith("image-") and images > MOST_IMAGE_BYTES else documents.get(name)
             assert document is not None  # it is one of the names
+            images += len(str(document.get("source", "")))
             (out / "data" / f"{name}.js").write_bytes(script(name, document))
             on_document(done)
         # last: a page is there only where all that it asks for is
@@ -86,6 +88,12 @@ def script(name: str, document: dict[str, object]) -> bytes:
     return f"receive({json.dumps(name)}, {json.dumps(text)});\n".encode("ascii")
 
 
+MOST_IMAGE_BYTES = 64 << 20
+"""Bytes of images in a directory, at most and but for the last one: about a thousand of them."""
+LEFT_OUT: dict[str, object] = {
+    "missing": f"left out, as the images of a directory take at most {MOST_IMAGE_BYTES >> 20} MiB; `paceline rollouts` "
+    "without --static shows it"
+}
 HEADERS = {
     "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

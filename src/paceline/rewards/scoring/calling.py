@@ -11,13 +11,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from paceline.data.pictures import Picture
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardFunction, is_for
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import interrupted_after
 from paceline.runtime.own_code import BlockedLoop, copied, own_loop, wait_here
 from paceline.types import Completion, Task, Trajectory, completed
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
 
@@ -65,7 +70,7 @@ def arguments_of(
         **{name: [task.columns.get(name) for task in tasks] for name in columns},
         "answer": [task.answer for task in tasks],
         "prompts": [task.prompt for task in tasks],
-        "prompt_messages": [None if task.messages is None else list(map(dict, task.messages)) for task in tasks],
+        "prompt_messages": [None if task.messages is None else _with_pictures(task) for task in tasks],
         "completions": [completion.text for completion in completions],
         "completion_ids": [list(completion.sampled_ids) for completion in completions],
         "finish_reasons": [completion.finish_reason for completion in completions],
@@ -75,18 +80,54 @@ def arguments_of(
     }
 
 
-def _copied(value: object) -> object:
+def _with_pictures(task: Task) -> list[Mapping[str, object]]:
+    """Return a task's messages, with the picture in each part that stands for an image."""
+    messages = list(map(dict, task.messages or ()))
+    if not task.media:
+        return messages
+    by_hash = {picture.sha256: picture for picture in _pictures_in(task.columns)}
+    images = iter(task.media)
+    return [
+        {
+            **message,
+            "content": [
+                {**part, "image": by_hash[next(images).sha256]} if part["type"] == "image" else part
+                for part in message["content"]
+            ],
+        }
+        if isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _pictures_in(value: object) -> Iterator[Picture]:
+    if isinstance(value, Picture):
+        yield value
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for item in items:
+        yield from _pictures_in(item)
+
+
+def _copied(value: object, images: "dict[str, Image.Image]") -> object:
     """Copy an argument deeply for one call of a function that may change it.
 
     Completions of one prompt share their row, and so do functions and steps: a change must not reach other calls.
+    In the place of a picture stands its image, as PIL has it; `images`: those that the call has by now, by hash.
     """
     kind = type(value)
     if kind in UNCHANGING:
         return value
     if isinstance(value, list) and kind is list:
-        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_copied(item) for item in value]
+        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_copied(item, images) for item in value]
+    if isinstance(value, tuple) and kind is tuple and any(isinstance(item, Picture) for item in value):
+        return [_copied(item, images) for item in value]
     if isinstance(value, dict) and kind is dict:
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, images) for key, item in value.items()}
+    if isinstance(value, Picture):
+        if value.sha256 not in images:
+            images[value.sha256] = value.pixels()
+        return images[value.sha256]
     return copied(value)
 
 
@@ -146,8 +187,9 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Cal
     try:
         with limit:
             if not isinstance(function, BuiltIn):
+                images: dict[str, Image.Image] = {}
                 arguments = {
-                    name: values.copy() if name == ENVIRONMENTS else [_copied(value) for value in values]
+                    name: values.copy() if name == ENVIRONMENTS else [_copied(value, images) for value in values]
                     for name, values in arguments.items()
                 }
             result = listed(function(**arguments))

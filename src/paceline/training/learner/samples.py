@@ -110,7 +110,8 @@ def _rows(
             )
         )
     if not rows:  # it ended before the model said anything
-        return [Sample(group=number, prompt_ids=task_prompt, spans=(), advantages=(), masked=True)]
+        media = group.task.media
+        return [Sample(group=number, prompt_ids=task_prompt, prompt_media=media, spans=(), advantages=(), masked=True)]
     return rows if len(rows) > 1 or len(of_rows) == 1 else [replace(rows[0], completion=None)]
 
 

@@ -136,9 +136,15 @@ def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
         "policy_version": trajectory.policy_version,
         "weight_changes": [asdict(change) for change in trajectory.weight_changes],
         "dropped": rollout.dropped or group.dropped,
+        **(image_record(task) if sample == 0 else {}),
         **({} if trajectory.environment is None else {"episode": episode_record(trajectory, task)}),
         **({} if rollout.turn_advantages is None else {"turn_advantages": rollout.turn_advantages}),
     }
+
+
+def image_record(task: Task) -> dict[str, object]:
+    """Return the hash and place of each image of a prompt, under `images`; nothing for a prompt without any."""
+    return {"images": [asdict(image) for image in task.media]} if task.media else {}
 
 
 def episode_record(trajectory: Trajectory, task: Task) -> dict[str, object]:

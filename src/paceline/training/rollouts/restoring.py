@@ -5,7 +5,7 @@ A line is what `rollout_records` has of a rollout and, beside it, what only a le
     token_ids     tokens of the policy and of its environment, without prompts
     logprobs      as the engine reported them: little-endian floats in base64, of the narrowest type that holds them
     group_dropped, rollout_dropped   why its group, or it alone, is not trained on
-    prompt_ids    in the first rollout of a group
+    prompt_ids    in the first rollout of a group, beside the hashes and places of the prompt's `images`
     routes        experts that the engine's routers chose for the tokens behind the first prompt, where it noted them
     prompt_routes of the first prompt, in the first rollout of a group and where they differ from that one's
     episode       of a conversation, its turns with the observations behind them: no environment is asked again
@@ -23,14 +23,14 @@ from itertools import pairwise
 
 import orjson
 
-from paceline.checkpoints.digests import prompts_digest
+from paceline.checkpoints.digests import image_names, prompts_digest
 from paceline.checkpoints.run_files import json_line
 from paceline.metrics.definitions import Record
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.records import EPISODE_FIELDS, TURN_FIELDS, rollout_record
 from paceline.training.rollouts.rounds import RolloutBatch, WeightTransfer
-from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory, Turn, WeightChange, routes_of
+from paceline.types import Media, Rollout, RolloutGroup, Span, Task, Trajectory, Turn, WeightChange, routes_of
 
 _TYPES = {"float32": "f", "float64": "d"}
 """Number types of logprobs: name in a line to the type code of `array`."""
@@ -89,6 +89,7 @@ def restored_groups(records: Sequence[Record]) -> tuple[RolloutGroup, ...]:
             prompt=records[first]["prompt"],
             prompt_ids=tuple(records[first]["prompt_ids"]),
             answer=records[first]["answer"],
+            media=tuple(Media(**image) for image in records[first].get("images", ())),
         )
         shared = records[first].get("prompt_routes", "")
         rollouts = tuple(_rollout(record, task, shared) for record in records[first:end])
@@ -131,7 +132,7 @@ def _trajectory(record: Record, task: Task) -> Trajectory:
     if sys.byteorder == "big":
         packed.byteswap()
     token_ids, logprobs = tuple(record["token_ids"]), tuple(packed)
-    spans = [Span(by="prompt", tokens=task.prompt_ids)]
+    spans = [Span(by="prompt", tokens=task.prompt_ids, media=task.media)]
     episode: Record | None = record.get("episode")
     if episode is None:
         spans.append(Span(by="policy", tokens=token_ids, logprobs=logprobs))
@@ -172,6 +173,7 @@ def batch_about(batch: RolloutBatch) -> dict[str, object]:
         "position": batch.position,
         "groups": len(batch.groups),
         "prompts": prompts_digest(group.task for group in batch.groups),
+        **({"images": images} if (images := image_names(group.task for group in batch.groups)) else {}),
         "seconds": batch.seconds,
         "weights": {"seconds": batch.transfer.seconds, "bytes": batch.transfer.nbytes},
         "refills": batch.refills,

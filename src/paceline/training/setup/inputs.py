@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+    from paceline.data.pictures import PictureStore
     from paceline.data.tasks import TaskSet
     from paceline.environments import EnvironmentSpec
     from paceline.episodes.conversations import Completer, Conversations
@@ -122,6 +123,8 @@ class RunInputs:
     """The function that `--advantage` names, if it is one of the user's own."""
     policy_loss: "PolicyLoss | None" = None
     """The function that `--bound` names, if it is one of the user's own."""
+    pictures: "PictureStore | None" = None
+    """Images of prompts; None: they are text alone."""
 
     @property
     def run_size(self) -> RunSize:

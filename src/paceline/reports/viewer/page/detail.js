@@ -53,12 +53,29 @@ function drawGroup(columns, row, rows, texts, tokens) {
   byId("detail").replaceChildren(
     bar(columns, row, rows),
     element("section", { class: "task" },
+      ...imagesOf(texts.images[task]),
       element("pre", { tabindex: 0 }, texts.prompts[task]),
       texts.answers[task] === null ? null : element("p", { class: "gold" }, "gold answer ", element("b", {}, texts.answers[task]))),
     ...colourControls(columns, row, there, most, isWhole, tokens, () => drawGroup(columns, row, rows, texts, tokens)),
     element("section", { class: "cards" }, ...cards),
     comparison(columns, row, texts.completions[row - base]),
     readout);
+}
+
+// small copies of the prompt's images, each asked for when its group is opened
+function imagesOf(images) {
+  if (!images.length) return [];
+  return [element("div", { class: "images" }, ...images.map((image, at) => {
+    const caption = element("figcaption", {}, `image ${at + 1}, ${counted(image.tokens, "token")}`);
+    const figure = element("figure", {}, caption);
+    const lacking = (why) => figure.prepend(element("p", { class: "note" }, why));
+    documentNamed(image.name).then((copy) => {
+      if (!copy.source) return lacking(copy.missing);
+      caption.append(`, ${copy.width} \u00d7 ${copy.height}`);
+      figure.prepend(element("img", { src: copy.source, alt: `image ${at + 1} of the prompt` }));
+    }, (error) => lacking(String(error.message)));
+    return figure;
+  }))];
 }
 
 function bar(columns, row, rows) {

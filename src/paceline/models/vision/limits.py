@@ -1,0 +1,69 @@
+"""Sizes at which families of models read an image, as their image processors in transformers compute them."""
+
+import math
+from typing import Any
+
+LARGEST_EDGE = 4096
+"""Pixels of an image's longer edge, at most, in Idefics 3 and SmolVLM."""
+LARGEST_ASPECT = 200
+"""Ratio of an image's edges, at most, in Qwen's families."""
+
+
+def smart_resize(height: int, width: int, *, factor: int, least: int, most: int) -> tuple[int, int]:
+    """Return height and width in multiples of `factor`, with an area from `least` to `most` if that can be.
+
+    Source: Qwen2-VL's image processor. ValueError: the edges differ by more than a factor of 200.
+
+    >>> smart_resize(480, 640, factor=28, least=3136, most=1003520)
+    (476, 644)
+    """
+    if max(height, width) / min(height, width) > LARGEST_ASPECT:
+        raise ValueError(f"edges that differ by more than a factor of {LARGEST_ASPECT}")
+    rows, columns = round(height / factor) * factor, round(width / factor) * factor
+    if rows * columns > most:
+        shrink = math.sqrt(height * width / most)
+        return (
+            max(factor, math.floor(height / shrink / factor) * factor),
+            max(factor, math.floor(width / shrink / factor) * factor),
+        )
+    if rows * columns < least:
+        grow = math.sqrt(least / (height * width))
+        return math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
+    return rows, columns
+
+
+def idefics_tiles(processor: Any, width: int, height: int) -> tuple[int, int]:
+    """Return rows and columns of tiles that an image is cut into; 0, 0: it is one tile.
+
+    transformers' own function for it takes other roundings than the image processor itself.
+    """
+    if not processor.do_image_splitting:
+        return 0, 0
+    tile = processor.max_image_size["longest_edge"]
+    if processor.do_resize:
+        height, width = _to_longest_edge(height, width, processor.size["longest_edge"])
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / tile) * tile
+        height = math.ceil(int(width / ratio) / tile) * tile
+    else:
+        height = math.ceil(height / tile) * tile
+        width = math.ceil(int(height * ratio) / tile) * tile
+    return (height // tile, width // tile) if height > tile or width > tile else (0, 0)
+
+
+def _to_longest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
+    ratio = width / height
+    if width >= height:
+        width, height = edge, int(edge / ratio)
+        height += height % 2
+    else:
+        height, width = edge, int(edge * ratio)
+        width += width % 2
+    height, width = max(height, 1), max(width, 1)
+    ratio = width / height
+    if width >= height and width > LARGEST_EDGE:
+        width, height = LARGEST_EDGE, int(LARGEST_EDGE / ratio)
+    elif height > width and height > LARGEST_EDGE:
+        height, width = LARGEST_EDGE, int(LARGEST_EDGE * ratio)
+    return max(height, 1), max(width, 1)
