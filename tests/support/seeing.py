@@ -14,10 +14,18 @@ import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from paceline.types import Media
+from tests.support.families import LINEAR
 
 TEXT: Mapping[str, Any] = {
     "vocab_size": 288,
@@ -59,19 +67,50 @@ class SeeingModel:
 GRID = {"size": {"shortest_edge": 32 * 32, "longest_edge": 64 * 64}, "patch_size": 8, "merge_size": 2}
 QWEN_TOKENS = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
 QWEN_IDS = {"image_token_id": 259, "video_token_id": 260, "vision_start_token_id": 261, "vision_end_token_id": 262}
+QWEN_TEMPLATE = "<|vision_start|><|image_pad|><|vision_end|>"
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
+QWEN3_VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "depth": 3,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 8,
+    "spatial_merge_size": 2,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0, 1],
+}
+IDEFICS_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>")
+SIGLIP = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "patch_size": 8,
+}
+PIXTRAL = SIGLIP | {"model_type": "pixtral", "image_size": 64, "patch_size": 16, "head_dim": 16}
+GEMMA4_TEXT = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 16,
+    "global_head_dim": 8,
+    "tie_word_embeddings": True,
+}
+GEMMA4_VISION = SIGLIP | {"patch_size": 4, "pooling_kernel_size": 2, "head_dim": 16, "num_key_value_heads": 2}
+GEMMA4_TOKENS = ("<|image|>", "<|image>", "<image|>", "<|video|>")
+GEMMA4_IDS = {
+    "image_token_id": 259,
+    "boi_token_id": 260,
+    "eoi_token_id": 261,
+    "video_token_id": 262,
+    "audio_token_id": 280,
+    "audio_config": None,
+}
 SEEING: Mapping[str, SeeingModel] = {
     "idefics3": SeeingModel(
         model_type="idefics3",
         text_type="llama",
-        vision={
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": 32,
-            "patch_size": 8,
-        },
-        tokens=("<image>", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>"),
+        vision=SIGLIP | {"image_size": 32},
+        tokens=IDEFICS_TOKENS,
         whole={"scale_factor": 2, "image_token_id": 259},
         processor=Idefics3ImageProcessorPil(
             size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, return_row_col_info=True
@@ -81,7 +120,7 @@ SEEING: Mapping[str, SeeingModel] = {
     "qwen2_5_vl": SeeingModel(
         model_type="qwen2_5_vl",
         text_type="qwen2_5_vl_text",
-        text={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}},
+        text=MROPE,
         vision={
             "hidden_size": 32,
             "intermediate_size": 32,
@@ -97,7 +136,156 @@ SEEING: Mapping[str, SeeingModel] = {
         tokens=QWEN_TOKENS,
         whole=QWEN_IDS,
         processor=Qwen2VLImageProcessorPil(**GRID),
-        template="<|vision_start|><|image_pad|><|vision_end|>",
+        template=QWEN_TEMPLATE,
+    ),
+    "qwen2_vl": SeeingModel(
+        model_type="qwen2_vl",
+        text_type="qwen2_vl_text",
+        text=MROPE,
+        vision={"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "depth": 2, "num_heads": 2, "patch_size": 8},
+        tokens=QWEN_TOKENS,
+        whole=QWEN_IDS,
+        processor=Qwen2VLImageProcessorPil(**GRID),
+        template=QWEN_TEMPLATE,
+    ),
+    "qwen3_vl": SeeingModel(
+        model_type="qwen3_vl",
+        text_type="qwen3_vl_text",
+        text={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}},
+        vision=QWEN3_VISION,
+        tokens=QWEN_TOKENS,
+        whole=QWEN_IDS,
+        processor=Qwen2VLImageProcessorPil(**GRID),
+        template=QWEN_TEMPLATE,
+    ),
+    "qwen3_5": SeeingModel(
+        model_type="qwen3_5",
+        text_type="qwen3_5_text",
+        text=dict(LINEAR)
+        | {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "mrope_section": [2, 1, 1],
+                "partial_rotary_factor": 1.0,
+            },
+        },
+        vision={name: value for name, value in QWEN3_VISION.items() if name != "deepstack_visual_indexes"},
+        tokens=QWEN_TOKENS,
+        whole=QWEN_IDS,
+        processor=Qwen2VLImageProcessorPil(**GRID),
+        template=QWEN_TEMPLATE,
+    ),
+    "glm4v": SeeingModel(
+        model_type="glm4v",
+        text_type="glm4v_text",
+        text={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}},
+        vision={
+            "hidden_size": 32,
+            "out_hidden_size": 32,
+            "intermediate_size": 32,
+            "depth": 2,
+            "num_heads": 2,
+            "patch_size": 8,
+            "image_size": 32,
+            "spatial_merge_size": 2,
+        },
+        tokens=("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
+        whole={
+            "image_token_id": 259,
+            "video_token_id": 260,
+            "image_start_token_id": 261,
+            "image_end_token_id": 262,
+            "video_start_token_id": 263,
+            "video_end_token_id": 264,
+        },
+        processor=Glm4vImageProcessorPil(
+            size={"shortest_edge": 2 * 32 * 32, "longest_edge": 2 * 64 * 64}, patch_size=8, merge_size=2
+        ),
+        template="<|begin_of_image|><|image|><|end_of_image|>",
+    ),
+    "smolvlm": SeeingModel(
+        model_type="smolvlm",
+        text_type="llama",
+        vision=SIGLIP | {"image_size": 32},
+        tokens=IDEFICS_TOKENS,
+        whole={"scale_factor": 2, "image_token_id": 259},
+        processor=SmolVLMImageProcessorPil(
+            size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, do_image_splitting=False
+        ),
+        template="<image>",
+    ),
+    "llava": SeeingModel(
+        model_type="llava",
+        text_type="llama",
+        vision=SIGLIP | {"model_type": "clip_vision_model", "image_size": 32},
+        tokens=("<image>",),
+        whole={"image_token_id": 259, "vision_feature_layer": -2, "vision_feature_select_strategy": "default"},
+        processor=CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}),
+        template="<image>",
+    ),
+    "pixtral": SeeingModel(
+        model_type="llava",
+        text_type="mistral",
+        text={"sliding_window": None},
+        vision=PIXTRAL,
+        tokens=("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        whole={"image_token_id": 259, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+        processor=PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size={"height": 16, "width": 16}),
+        template="[IMG]",
+    ),
+    "mistral3": SeeingModel(
+        model_type="mistral3",
+        text_type="mistral",
+        text={"sliding_window": None},
+        vision=PIXTRAL | {"patch_size": 8},
+        tokens=("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        whole={"image_token_id": 259, "spatial_merge_size": 2},
+        processor=PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size={"height": 8, "width": 8}),
+        template="[IMG]",
+    ),
+    "internvl": SeeingModel(
+        model_type="internvl",
+        text_type="qwen2",
+        vision=SIGLIP | {"image_size": [32, 32], "patch_size": [8, 8]},
+        tokens=("<IMG_CONTEXT>", "<img>", "</img>"),
+        whole={"image_token_id": 259, "image_seq_length": 4, "downsample_ratio": 0.5},
+        named={"context_image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>"},
+        processor=GotOcr2ImageProcessorPil(
+            size={"height": 32, "width": 32}, crop_to_patches=True, min_patches=1, max_patches=4
+        ),
+        template="<IMG_CONTEXT>",
+    ),
+    "gemma3": SeeingModel(
+        model_type="gemma3",
+        text_type="gemma3_text",
+        text={"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16, "query_pre_attn_scalar": 8},
+        vision=SIGLIP | {"image_size": 32},
+        tokens=("<image_soft_token>", "<start_of_image>", "<end_of_image>"),
+        whole={"image_token_id": 259, "boi_token_id": 260, "eoi_token_id": 261, "mm_tokens_per_image": 4},
+        named={"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
+        processor=Gemma3ImageProcessorPil(size={"height": 32, "width": 32}),
+        template="<start_of_image>",
+    ),
+    "gemma4": SeeingModel(
+        model_type="gemma4",
+        text_type="gemma4_text",
+        text=GEMMA4_TEXT | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 288},
+        vision=GEMMA4_VISION,
+        tokens=GEMMA4_TOKENS,
+        whole=GEMMA4_IDS,
+        processor=Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70),
+        template="<|image|>",
+    ),
+    "gemma4, blocks": SeeingModel(
+        model_type="gemma4",
+        text_type="gemma4_text",
+        text=GEMMA4_TEXT | {"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision"},
+        vision=GEMMA4_VISION,
+        tokens=GEMMA4_TOKENS,
+        whole=GEMMA4_IDS,
+        processor=Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70),
+        template="<|image|>",
     ),
 }
 
@@ -136,7 +324,7 @@ def seeing_model(kind: str, dtype: torch.dtype = torch.float32, *, seed: int = 0
         model.model_type,
         text_config={"model_type": model.text_type} | settings | dict(model.text) | text,
         vision_config=dict(model.vision),
-        tie_word_embeddings=False,
+        tie_word_embeddings=model.text.get("tie_word_embeddings", False),
         **model.whole,
     )
     with torch.random.fork_rng(devices=[]):

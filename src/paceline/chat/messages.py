@@ -1,10 +1,12 @@
 """Messages and tools in the one form in which they are rendered, whoever writes them: rows, trainers and requests.
 
-A message holds text alone: an image or another part that is no text is refused (`content_text`).
+A message holds text (`content_text`), or where the model sees parts of text and images (`content_parts`); a part of
+another kind is refused.
 
 | as it is written                                                | as it is read                                   |
 |-----------------------------------------------------------------|-------------------------------------------------|
 | a text, or a list of parts of type `text`                       | the text; parts are joined                      |
+| parts of type `image`, `image_url` and `input_image`            | parts of type `image`, with the image if there  |
 | messages as JSON text, or as Python prints them                 | the messages                                    |
 | a call's arguments as text, in JSON or as Python prints them    | an object: a template would encode a text again |
 | a call without `function` around its name and arguments         | with it                                         |
@@ -26,6 +28,9 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_KEYS = ("tool_calls", "function_call")
 """Keys of a message that hold calls."""
 TEXT_PARTS = ("text", "input_text", "output_text")
+IMAGE_PARTS = ("image", "image_url", "input_image")
+IMAGE_KEYS = ("image", "image_url", "url", "path", "base64", "bytes")
+"""Keys of a part under which its image may be; a part without them says where an image stands."""
 MOST_SHOWN = 60  # Characters of a wrong value in an error
 MOST_DEPTH = 64
 """Objects and lists within each other, at most: whoever reads or shows them calls itself for each."""
@@ -60,6 +65,41 @@ def content_text(value: object, *, may_be_none: bool = False) -> str:
             rule = f"must be a text or a list of parts of type text, got {shown(part)}; the model reads text alone"
             raise MessageError("content", rule)
     return "".join(part["text"] for part in parts)
+
+
+def content_parts(value: object, *, may_be_none: bool = False) -> str | list[dict[str, object]]:
+    """Return content with images as parts, other content as text.
+
+    Parts are `{"type": "text", "text": ...}` and `{"type": "image"}`; one that holds its image has it under `image`, as
+    it was written.
+
+    Raises:
+        MessageError: it is neither text nor a list of parts of text and images.
+    """
+    value = plain_value(value)
+    if not isinstance(value, list | tuple) or not any(map(is_image_part, value)):
+        return content_text(value, may_be_none=may_be_none)
+    parts = list[dict[str, object]]()
+    for part in value:
+        if not is_image_part(part):
+            parts.append({"type": "text", "text": content_text([part])})
+            continue
+        image = next((part[key] for key in IMAGE_KEYS if part.get(key) is not None), None)
+        parts.append({"type": "image"} if image is None else {"type": "image", "image": image})
+    return parts
+
+
+def is_image_part(part: object) -> bool:
+    """Return True for a part of a message's content that is an image, or says where one stands."""
+    return isinstance(part, Mapping) and part.get("type") in IMAGE_PARTS
+
+
+def texts_in(value: object) -> list[str]:
+    """Return all texts of a message, of its content or of another value, with those inside lists and objects."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [text for each in inner for text in texts_in(each)]
 
 
 def calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:

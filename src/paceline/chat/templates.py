@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import cache, partial
 from typing import Protocol
 
+from paceline.chat.messages import is_image_part
 from paceline.chat.tools import ToolFormat, with_call_ids
 from paceline.errors import ModelError
 from paceline.types import Message
@@ -51,10 +52,13 @@ def chat_text(
     messages: Sequence[Message],
     switches: Mapping[str, object],
     tools: ToolFormat | None = None,
+    *,
+    in_parts: bool = False,
 ) -> str:
     """Render messages with the chat template, up to the start of the next turn, at the date of `pinned_date`.
 
-    `switches` are what the template is given beside them, by name.
+    `switches` are what the template is given beside them, by name. With `in_parts` every content is a list of parts,
+    as templates of models that read images expect it.
 
     Raises:
         ModelError: the template refuses them.
@@ -63,6 +67,8 @@ def chat_text(
     from jinja2 import TemplateError
 
     written = with_call_ids(messages) if tools is None else tools.written(messages)
+    if in_parts:
+        written = [_in_parts(message) for message in written]
     options = dict(switches)
     if tools is not None and tools.shows_tools:  # an empty list is not the same as none to every template
         options["tools"] = [dict(schema) for schema in tools.schemas]
@@ -76,6 +82,13 @@ def chat_text(
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, MemoryError) as error:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ModelError(f"the model's chat template refuses messages of the roles {roles} ({error})") from error
+
+
+def _in_parts(message: dict[str, object]) -> dict[str, object]:
+    content = message["content"]
+    if not isinstance(content, str) or (not content and "tool_calls" in message):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def _rendered(tokenizer: Tokenizer, render: Callable[[], str]) -> str:
@@ -139,6 +152,8 @@ def left_out(
     messages: Sequence[Message],
     switches: Mapping[str, object],
     tools: ToolFormat | None = None,
+    *,
+    in_parts: bool = False,
 ) -> list[tuple[int, str]]:
     """Return what the chat template does not show of messages: the place of each, and the key.
 
@@ -155,11 +170,16 @@ def left_out(
     for index, message in enumerate(messages):
         # names and ids of results are of their calls
         is_mute = ("role", "name", "tool_call_id") if message["role"] == "tool" else ("role",)
-        changed = {
+        changed: dict[str, object] = {
             key: mark(index, key)
             for key, value in message.items()
             if isinstance(value, str) and value.strip() and key not in is_mute
         }
+        if isinstance(parts := message.get("content"), list):
+            changed["content"] = [
+                {**part, "text": mark(index, "content")} if str(part.get("text", "")).strip() else part
+                for part in parts
+            ]
         calls = message.get("tool_calls")
         if isinstance(calls, Sequence) and calls:
             arguments = {"place": mark(index, "tool_calls")}
@@ -169,27 +189,46 @@ def left_out(
             marked.append({**message, **changed})
     hidden = list[tuple[int, str]]()
     with suppress(ModelError):  # a template that looks at what it is given takes no marks
-        text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
+        text = chat_text(tokenizer, marked, switches, tools, in_parts=in_parts).lower()  # a template may write capitals
         hidden += [where for text_mark, where in marks.items() if text_mark not in text]
-    whole = cache(partial(chat_text, tokenizer, messages, switches, tools))
+    render = partial(chat_text, tokenizer, switches=switches, tools=tools, in_parts=in_parts)
+    whole = cache(partial(render, messages))
     for index, message in enumerate(messages):
-        for key in [name for name, value in message.items() if not isinstance(value, str) and name != "tool_calls"]:
+        others = [name for name, value in message.items() if not isinstance(value, str)]
+        for key in [name for name in others if name not in ("content", "tool_calls")]:
             less: Message = {other: value for other, value in message.items() if other != key}
             with suppress(ModelError):  # where it needs the key
-                if chat_text(tokenizer, [*messages[:index], less, *messages[index + 1 :]], switches, tools) == whole():
+                if render([*messages[:index], less, *messages[index + 1 :]]) == whole():
                     hidden.append((index, key))
     return hidden
 
 
 def shape_of(messages: Sequence[Message]) -> tuple[object, ...]:
     """Return what `left_out` hangs on: roles, keys, and which texts are empty."""
-    return tuple(
-        (
-            message["role"],
-            *((key, bool(value) if isinstance(value, str) else type(value)) for key, value in message.items()),
-        )
-        for message in messages
-    )
+    return tuple((message["role"], *((key, _shape(value)) for key, value in message.items())) for message in messages)
+
+
+def _shape(value: object) -> object:
+    """Return what counts of a text, whether it is empty, and of content in parts the kind and text of each."""
+    if isinstance(value, list) and any(map(is_image_part, value)):
+        return tuple((part["type"], bool(part.get("text"))) for part in value)
+    return bool(value) if isinstance(value, str) else type(value)
+
+
+def shows_all(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    switches: Mapping[str, object],
+    tools: ToolFormat | None,
+    in_parts: bool,
+) -> bool:
+    """Return True if the chat template takes messages in this form and shows the content of each."""
+    try:
+        chat_text(tokenizer, messages, switches, tools, in_parts=in_parts)
+    except ModelError:
+        return False
+    hidden = left_out(tokenizer, messages, switches, tools, in_parts=in_parts)
+    return not any(key == "content" for _, key in hidden)
 
 
 def tool_format(

@@ -167,7 +167,7 @@ def tool_messages(
     for is_observation, run in groupby(messages, key=lambda message: message["role"] in ("tool", "user")):
         together = list(run)
         if is_observation and any(message["role"] == "tool" for message in together):
-            content = "\n".join(_result(message) for message in together)
+            content = _joined([_result(message) for message in together], "\n")
             plain.append({"role": "user", "content": content})
         else:
             plain += [_said(message) for message in together]
@@ -180,12 +180,23 @@ def tool_messages(
         return [{**first, "content": f"{first['content']}\n\n{described}"}, *plain[1:]]
     if in_system:
         return [{"role": "system", "content": described}, *plain]
-    return [{**first, "content": f"{described}\n\n{first['content']}"}, *plain[1:]]
+    return [{**first, "content": _joined([described, first["content"]], "\n\n")}, *plain[1:]]
 
 
-def _result(message: Message) -> str:
+def _result(message: Message) -> object:
     content = message["content"]
-    return f"<tool_response>\n{content}\n</tool_response>" if message["role"] == "tool" else str(content)
+    return f"<tool_response>\n{content}\n</tool_response>" if message["role"] == "tool" else content
+
+
+def _joined(contents: Sequence[object], separator: str) -> object:
+    """Join contents into one: a text, or parts where one has parts."""
+    if not any(isinstance(content, list) for content in contents):
+        return separator.join(map(str, contents))
+    parts = list[object]()
+    for content in contents:
+        parts += [{"type": "text", "text": separator}] * bool(parts)
+        parts += content if isinstance(content, list) else [{"type": "text", "text": content}]
+    return parts
 
 
 def _said(message: Message) -> dict[str, object]:

@@ -13,6 +13,7 @@ shapes.py      small pictures and questions about them, the same every time
 programs.py    tiny programs to write, the same every time
 tasksets.py    tasks of verifiers as rows
 formats.py     prompt and answer of a row, recognised by its columns
+row_images.py  images of a row: where they stand in its prompt, what stands for them
 rows.py        a row, rows on demand, and their order
 tasks.py       rows to tokenised tasks; prompts that are too long
 prompts.py     the prompt of a row: system message, chat template, cut

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen
+from paceline.data.row_images import ImageInput
 from paceline.data.rows import WHOLE, Row, sample_indices
 from paceline.data.sources import ReadFiles, has_split, load_rows
 from paceline.errors import DataError
@@ -17,11 +18,11 @@ _DRAWN_AGAIN = re.compile(r"#\d+$")
 
 def repeated_prompts(tasks: Sequence[Task]) -> list[str]:
     """Sentences on rows that repeat an earlier prompt and answer, and on those that answer it differently."""
-    first, same, other = dict[str, Task](), list[tuple[Task, Task]](), list[tuple[Task, Task]]()
+    first, same, other = dict[object, Task](), list[tuple[Task, Task]](), list[tuple[Task, Task]]()
     for task in tasks:
         if _DRAWN_AGAIN.search(task.task_id):
             continue
-        before = first.setdefault(task.prompt, task)
+        before = first.setdefault(_asked(task), task)
         if before is not task:
             (same if before.answer == task.answer else other).append((before, task))
     sentences = []
@@ -42,15 +43,20 @@ def repeated_prompts(tasks: Sequence[Task]) -> list[str]:
 
 def also_trained_on(held_out: Sequence[Task], training: Sequence[Task]) -> list[str]:
     """A sentence where prompts of a held-out set are trained on too; none where there are none."""
-    trained = {task.prompt: task.task_id for task in reversed(training)}
-    repeated = [task for task in held_out if task.prompt in trained]
+    trained = {_asked(task): task.task_id for task in reversed(training)}
+    repeated = [task for task in held_out if _asked(task) in trained]
     if not repeated:
         return []
     first = repeated[0]
     return [
-        f"{len(repeated)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): "
+        f"{len(repeated)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[_asked(first)]}): "
         "what is measured on it is also what was memorised"
     ]
+
+
+def _asked(task: Task) -> object:
+    """Return what makes a prompt the same as another: its text, and its images."""
+    return task.prompt, tuple(media.sha256 for media in task.media)
 
 
 def refuse_overlap(name: str, held_out: Sequence[Task], training: Sequence[Task]) -> None:
@@ -66,14 +72,16 @@ def refuse_overlap(name: str, held_out: Sequence[Task], training: Sequence[Task]
         )
 
 
-def training_rows(data: DataConfig, *, seed: int, files: ReadFiles | None) -> tuple[Sequence[Row], Sequence[Row]]:
+def training_rows(
+    data: DataConfig, *, seed: int, files: ReadFiles | None, images: ImageInput | None = None
+) -> tuple[Sequence[Row], Sequence[Row]]:
     """Read the rows of `dataset`: those to train on, and those that `eval_share` holds out.
 
     Raises:
         DataError: as `load_rows` and `held_apart`.
     """
     rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=seed, files=files)
-    return (rows, ()) if data.eval_share is None else held_apart(rows, data, seed=seed)
+    return (rows, ()) if data.eval_share is None else held_apart(rows, data, seed=seed, images=images)
 
 
 def held_out_rows(
@@ -88,7 +96,9 @@ def held_out_rows(
     return load_rows(address, split=split or data.dataset_split, size=size, seed=seed, files=files), split
 
 
-def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[list[Row], list[Row]]:
+def held_apart(
+    rows: Sequence[Row], data: DataConfig, *, seed: int, images: ImageInput | None = None
+) -> tuple[list[Row], list[Row]]:
     """Divide rows into those to train on and `eval_share` of their prompts to hold out; rows of one prompt stay
     together, and a row that cannot be used stays among the first.
 
@@ -102,8 +112,11 @@ def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[lis
             f"--eval-share {share:g} is of at most {WHOLE:,} rows, which are read whole, and there are {len(rows):,}",
             remedies=["put some rows into a file for --eval-dataset", "name a split of the dataset by --eval-split"],
         )
-    usable = screen(rows, data, None).rows
-    prompt_of = {row.row_id: json.dumps(row.prompt, sort_keys=True, default=str) for row in usable}
+    usable = screen(rows, data, None, images).rows
+    prompt_of = {
+        row.row_id: json.dumps([row.prompt, *(picture.sha256 for picture in row.pictures)], sort_keys=True, default=str)
+        for row in usable
+    }
     prompts = list(dict.fromkeys(prompt_of.values()))
     count = round(share * len(prompts))
     if not 0 < count < len(prompts):

@@ -238,7 +238,7 @@ def _row(path: Path, number: int, columns: Columns | DataError) -> Row:
     row_id = f"{path.name}:{number}"
     if isinstance(columns, DataError):
         return Row(row_id=row_id, columns={}, unreadable=str(columns))
-    return Row(row_id=row_id, columns=columns)
+    return Row(row_id=row_id, columns=columns, folder=path.parent)
 
 
 def _of_line(path: Path, number: int, line: bytes) -> Columns | DataError:

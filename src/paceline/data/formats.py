@@ -12,7 +12,7 @@
 
 The first line whose columns are all there holds. `prompt_column` and `answer_column` override it.
 
-A row with an image (`image`, `images`) is refused: models of text are trained.
+Images of a row (`image`, `images`, parts of messages) are read where the model sees (`row_images.py`), else refused.
 
 A row with test cases needs no answer: its `solution` is a program, which no answer is compared with. Test cases are
 `test_cases`, `verification_info`, `input_output`, or a `reward_model` with tests as its `ground_truth`."""
@@ -28,6 +28,7 @@ from paceline.chat.messages import (
     ROLES,
     MessageError,
     calls_in,
+    content_parts,
     content_text,
     has_messages,
     is_empty,
@@ -38,12 +39,12 @@ from paceline.chat.messages import (
 )
 from paceline.config.sections import DataConfig
 from paceline.data.answers import boxed_answer, closing_hashes
+from paceline.data.row_images import IMAGE_COLUMNS, ImageInput, refuse_other_media, with_pictures
 from paceline.data.rows import Row
 from paceline.errors import DataError
 from paceline.types import Message, RowCheck
 
 ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")
-IMAGE_COLUMNS = ("image", "images")
 WRITTEN_FOR_THE_MODEL = ("system", "developer", "user")
 """Roles whose content is written in words; an assistant may quote messages, and a tool answer by anything."""
 _LIST_OF_ONE = re.compile(r"""\s*\[\s*(["']).*\1\s*\]\s*""", re.DOTALL)
@@ -51,16 +52,20 @@ TRUTH = "reward_model.ground_truth"
 CASES_COLUMNS = ("test_cases", "verification_info", "input_output", "reward_model")
 
 
-def with_prompt(row: Row, data: DataConfig) -> Row:
+def with_prompt(row: Row, data: DataConfig, images: ImageInput | None = None) -> Row:
     """Return a row with its prompt and gold answer, by its columns or by the columns that the options name.
 
+    `images` reads its images; None: the model reads text alone.
+
     Raises:
-        DataError: no known format, a named column that is missing, an image, or a prompt or answer that cannot be used.
+        DataError: no known format, a named column that is missing, an image where none can be read, or a prompt, an
+            answer or an image that cannot be used.
     """
-    images = [column for column in IMAGE_COLUMNS if not is_empty(row.columns.get(column))]
-    if images:
+    refuse_other_media(row)
+    filled = [column for column in IMAGE_COLUMNS if not is_empty(row.columns.get(column))]
+    if filled and images is None:
         raise DataError(
-            f"row {row.row_id}: has a column {images[0]!r}; models of text are trained here, remove the column"
+            f"row {row.row_id}: has a column {filled[0]!r}; models of text are trained here, remove the column"
         )
     known = next((known for known in FORMATS if known.columns <= row.columns.keys()), None)
     column = data.prompt_column or (None if known is None else known.prompt)
@@ -83,12 +88,14 @@ def with_prompt(row: Row, data: DataConfig) -> Row:
         # The field's convention: text in a column `prompt` is for the model as it stands, a question is to be asked.
         prompt: str | list[Message] = text if column == "prompt" else [{"role": "user", "content": text}]
     else:
-        prompt = _messages(value, row.row_id, column, may_be_empty=row.may_be_empty)
+        prompt = _messages(value, row, column, sees=images is not None)
+    source = column
     if (column := data.answer_column) is not None:
         answer = gold_answer(_cell(row, column, "--answer-column"), row_id=row.row_id, column=column)
     else:
         answer = (_first_answer if known is None else known.answer)(row)
-    return replace(row, prompt=prompt, answer=answer)
+    row = replace(row, prompt=prompt, answer=answer)
+    return row if images is None else with_pictures(row, source, images)
 
 
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
@@ -146,7 +153,9 @@ def _is_list_of_one(text: str) -> bool:
     return isinstance(value, list) and len(value) == 1
 
 
-def _messages(value: object, row_id: str, column: str, *, may_be_empty: bool) -> list[Message]:
+def _messages(value: object, row: Row, column: str, *, sees: bool) -> list[Message]:
+    """Return messages in one form; not `sees`, an image among their parts is refused."""
+    row_id = row.row_id
     listed = [value] if isinstance(value, Mapping) else value
     if not isinstance(listed, list | tuple) or not listed:
         shown = "an empty list" if isinstance(listed, list | tuple) else type(value).__name__ if value else repr(value)
@@ -154,10 +163,7 @@ def _messages(value: object, row_id: str, column: str, *, may_be_empty: bool) ->
             f"row {row_id}: the prompt in column {column!r} must be text or messages, got {shown}",
             remedies=["mend the row", "name another column with --prompt-column"],
         )
-    messages = [
-        _message(entry, row_id, f"message {number}", may_be_empty=may_be_empty)
-        for number, entry in enumerate(listed, start=1)
-    ]
+    messages = [_message(entry, row, f"message {number}", sees=sees) for number, entry in enumerate(listed, start=1)]
     if messages[-1]["role"] not in ("user", "tool"):
         raise DataError(
             f"row {row_id}: the prompt in column {column!r} ends with a message of role {messages[-1]['role']!r}, "
@@ -166,7 +172,8 @@ def _messages(value: object, row_id: str, column: str, *, may_be_empty: bool) ->
     return messages
 
 
-def _message(entry: object, row_id: str, label: str, *, may_be_empty: bool) -> Message:
+def _message(entry: object, row: Row, label: str, *, sees: bool) -> Message:
+    row_id = row.row_id
     try:
         entry = unpacked(entry)
         if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
@@ -184,11 +191,13 @@ def _message(entry: object, row_id: str, label: str, *, may_be_empty: bool) -> M
             raise MessageError("content", "holds messages as text; put them into the list of messages themselves")
         if role != "tool":
             value = joined_parts(value)
-        content = content_text(value, may_be_none=True)
+        content = (
+            content_parts(value, may_be_none=True) if sees and role == "user" else content_text(value, may_be_none=True)
+        )
     except MessageError as error:
         raise DataError(f"row {row_id}: {label}'s {error}") from error
     # An assistant message that calls a tool may say nothing.
-    if not calls and not (may_be_empty and content == ""):
+    if isinstance(content, str) and not calls and not (row.may_be_empty and content == ""):
         content = _text(None if value is None else content, row_id, f"{label}'s content")
     return {**fields, "role": role, "content": content}
 
@@ -302,8 +311,8 @@ class Screened:
     """A sentence for each row that was left out; empty if `on_bad_row` is `stop`."""
 
 
-def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Screened:
-    """Read prompt and answer of every row, and check it with `check`.
+def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None, images: ImageInput | None = None) -> Screened:
+    """Read prompt and answer of every row, and its images with `images`, and check it with `check`.
 
     Raises:
         DataError: a row cannot be used and `on_bad_row` is `stop`, or none can.
@@ -311,7 +320,7 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
     kept, skipped = list[Row](), list[str]()
     for row in rows:
         try:
-            kept.append(usable(row, data, check))
+            kept.append(usable(row, data, check, images))
         except DataError as error:
             if data.on_bad_row == "stop":
                 raise
@@ -324,11 +333,11 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
     return Screened(rows=tuple(kept), skipped=tuple(skipped))
 
 
-def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Row:
+def usable(row: Row, data: DataConfig, check: RowCheck | None, images: ImageInput | None = None) -> Row:
     """Return a row with its prompt, or raise the DataError for which it cannot be used."""
     if row.unreadable is not None:
         raise DataError(row.unreadable)
-    row = with_prompt(row, data)
+    row = with_prompt(row, data, images)
     if check is not None:
         check(row.reward_columns, row.row_id)
     return row

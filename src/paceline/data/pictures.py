@@ -89,7 +89,7 @@ class Placeholders(Protocol):
         """Return the text that takes the place of `mark` for an image of this size in pixels.
 
         Raises:
-            DataError: the model cannot read an image of this size.
+            ModelError: the model cannot read an image of this size.
         """
 
     def num_features(self, width: int, height: int) -> int:
@@ -123,6 +123,12 @@ class PictureStore:
         Raises:
             DataError: it is no image that can be read; the sentence begins with what is wrong.
         """
+        if is_pil(value):
+            pixels = _rgb(value)
+            picture = self._picture(pixels)
+            if picture.sha256 not in self._sources:
+                self._sources[picture.sha256] = _png(pixels)
+            return picture
         source = self._source(value, base)
         if isinstance(source, bytes):
             key: object = hashlib.blake2b(source).digest()
@@ -135,12 +141,15 @@ class PictureStore:
             except OSError as error:
                 raise DataError(f"cannot be read: {source} ({error.strerror}); check the file") from error
             pixels, is_animated = _decoded(content)
-            picture = Picture(sha256=pixels_hash(pixels), width=pixels.width, height=pixels.height, store=self)
+            picture = self._picture(pixels)
             self._known[key] = picture
             self._sources.setdefault(picture.sha256, source)
             if is_animated:
                 self.first_frames.add(picture.sha256)
         return self._known[key]
+
+    def _picture(self, pixels: "Image.Image") -> Picture:
+        return Picture(sha256=pixels_hash(pixels), width=pixels.width, height=pixels.height, store=self)
 
     def pixels(self, sha256: str) -> "Image.Image":
         """Return the RGB pixels of an image: an object of the caller's own.
@@ -223,9 +232,7 @@ class PictureStore:
             held = next((value[key] for key in ("bytes", "path", "url") if value.get(key) is not None), None)
             if held is None:
                 raise DataError("holds no image: an object must have bytes, path or url; mend the row")
-            return self._source(held, base)
-        if is_pil(value):
-            return _png(_rgb(value))
+            return _png(_rgb(held)) if is_pil(held) else self._source(held, base)
         if isinstance(value, bytes | bytearray | memoryview):
             return _checked_size(bytes(value))
         if isinstance(value, Path):

@@ -43,51 +43,48 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
     return message if message.strip() else None
 
 
-def render(
-    row: Row, tokenizer: Tokenizer, data: DataConfig, *, system: str | None, tools: ToolFormat | None = None
-) -> tuple[str, tuple[Message, ...] | None]:
-    """Return the prompt of a row as the model reads it, and the messages in it; None: its prompt is raw text.
+def prompt_messages(
+    row: Row, data: DataConfig, *, system: str | None, has_tools: bool = False
+) -> tuple[Message, ...] | None:
+    """Return the messages of a row's prompt as the chat template gets them; None: its prompt is raw text.
 
-    Messages go through the chat template. A system message that the user chose replaces the row's own; a default one
-    only fills the gap. Raw text stays as it is and takes neither a system message nor `tools`.
+    A system message that the user chose replaces the row's own; a default one only fills the gap. Raw text stays as it
+    is and takes neither a system message nor tools.
 
     Raises:
-        DataError: raw text with tools or a system message that the user chose, or the template refuses the messages.
-        ModelError: messages, and the tokenizer has no chat template.
+        DataError: raw text with tools or with a system message that the user chose.
     """
     prompt, row_id = row.prompt, row.row_id
     is_explicit = data.system_prompt is not None  # the user chose the system message, or none at all
-    if isinstance(prompt, str):
-        if tools is not None:
-            raise DataError(
-                f"row {row_id}: its prompt is plain text, which shows the model no tools; make it a list of messages"
-            )
-        if system is not None and is_explicit:
-            raise DataError(
-                f"row {row_id}: its prompt is plain text, which takes no system message",
-                remedies=[
-                    "write it into the prompt",
-                    "make the prompt a list of messages",
-                    "leave --system-prompt out",
-                ],
-            )
-        return prompt, None
-    if tokenizer.chat_template is None:
-        raise ModelError(
-            f"row {row_id}: needs a chat template and the model's tokenizer has none; use a model with one, or "
-            "give the prompt as plain text in a column named `prompt`"
-        )
-    has_own, messages = prompt[0]["role"] in ("system", "developer"), prompt
-    if is_explicit or not has_own:
+    if not isinstance(prompt, str):
+        has_own = prompt[0]["role"] in ("system", "developer")
+        if has_own and not is_explicit:
+            return tuple(prompt)
         rest = prompt[1:] if has_own else prompt
-        messages = rest if system is None else [{"role": "system", "content": system}, *rest]
-    return apply_template(tokenizer, messages, data.switches, row_id, tools), tuple(messages)
+        return tuple(rest) if system is None else ({"role": "system", "content": system}, *rest)
+    if has_tools:
+        raise DataError(
+            f"row {row_id}: its prompt is plain text, which shows the model no tools; make it a list of messages"
+        )
+    if system is not None and is_explicit:
+        raise DataError(
+            f"row {row_id}: its prompt is plain text, which takes no system message",
+            remedies=[
+                "write it into the prompt",
+                "make the prompt a list of messages",
+                "leave --system-prompt out",
+            ],
+        )
+    return None
 
 
 def token_ids(
     rendered: Sequence[tuple[str, tuple[Message, ...] | None]], tokenizer: Tokenizer
 ) -> list[tuple[int, ...]]:
-    """Return the token ids of each result of `render`, in order; fast tokenizers encode all of them on all cores."""
+    """Return the token ids of each rendered prompt, in order; fast tokenizers encode all of them on all cores.
+
+    Each comes with its messages; raw text, which has none, gets the tokenizer's start token.
+    """
     ids: dict[int, tuple[int, ...]] = {}
     # a text that holds its special tokens gets none: a second start token would go unnoticed
     bos = str(tokenizer.bos_token or "")
@@ -107,14 +104,22 @@ def apply_template(
     switches: Mapping[str, object],
     row_id: str,
     tools: ToolFormat | None = None,
+    *,
+    in_parts: bool = False,
 ) -> str:
-    """Render messages with the chat template, up to the start of the answer.
+    """Render messages with the chat template, up to the start of the answer; `in_parts` as for `chat_text`.
 
     Raises:
         DataError: the template refuses them.
+        ModelError: the tokenizer has no chat template.
     """
+    if tokenizer.chat_template is None:
+        raise ModelError(
+            f"row {row_id}: needs a chat template and the model's tokenizer has none; use a model with one, or "
+            "give the prompt as plain text in a column named `prompt`"
+        )
     try:
-        return chat_text(tokenizer, messages, switches, tools)
+        return chat_text(tokenizer, messages, switches, tools, in_parts=in_parts)
     except ModelError as error:
         raise DataError(
             f"row {row_id}: {error.message}",
@@ -126,12 +131,16 @@ def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolForm
     """Return the task with `max_prompt_length` tokens, if it has more.
 
     Of plain text the start token and the end stay. Of messages everything stays up to the content of the first message
-    after the system's. The end stays too: the last of the conversation, and the template's opening of the answer.
+    after the system's. The end stays too: the last of the conversation, and the template's opening of the answer. A
+    prompt with images is not cut.
 
     Raises:
-        DataError: the template does not show where that is, or the limit leaves no room between the two.
+        DataError: the template does not show where that is, the limit leaves no room between the two, or the prompt
+            has images.
     """
     limit, ids = data.max_prompt_length, task.prompt_ids
+    if task.media:
+        raise DataError(f"{length_of(task, limit)}, and a prompt with images is not cut", remedies=shortening(task))
     if task.messages is None:
         start, end = int(ids[0] == tokenizer.bos_token_id), 0
     else:
@@ -143,6 +152,20 @@ def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolForm
         )
     kept = (*ids[:start], *ids[len(ids) - (limit - start) :])
     return replace(task, prompt=tokenizer.decode(list(kept)), prompt_ids=kept, tokens_cut=len(ids) - limit)
+
+
+def length_of(task: Task, limit: int) -> str:
+    """Return the start of a sentence on a prompt that is longer than `limit`."""
+    images = f" ({sum(media.length for media in task.media)} of them for images)" if task.media else ""
+    return (
+        f"row {task.task_id}: its prompt has {len(task.prompt_ids)} tokens{images}, above --max-prompt-length {limit}"
+    )
+
+
+def shortening(task: Task) -> list[str]:
+    """Return what makes a prompt short enough, as remedies of an error."""
+    smaller = ["make its images smaller by --image-max-pixels"] if task.media else []
+    return ["raise the limit", *smaller]
 
 
 def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat | None) -> tuple[int, int]:

@@ -6,11 +6,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeVar, overload
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.pictures import Picture, is_pil
 from paceline.errors import DataError
 from paceline.types import Message
 
@@ -39,6 +41,10 @@ class Row:
     """Gold answer, if the row has one; read with the prompt."""
     passed: Mapping[str, object] | None = None
     """Columns for reward functions instead of `columns`; None: `columns`, None where only other rows have one."""
+    pictures: tuple[Picture, ...] = ()
+    """Images of the prompt, in the order of its parts of type `image`; read with the prompt."""
+    folder: Path | None = None
+    """Directory that paths of images stand in, the data file's; None: the base of relative names."""
     may_be_empty: bool = False
     """True if a message may be empty, as its environment adds to it."""
     unreadable: str | None = None
@@ -137,8 +143,17 @@ def digest_of(rows: Sequence[Row]) -> str:
         return rows.digest()
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps([row.row_id, dict(row.reward_columns)], sort_keys=True, default=str).encode() + b"\n")
+        content = [row.row_id, dict(row.reward_columns)]
+        digest.update(json.dumps(content, sort_keys=True, default=_digested).encode() + b"\n")
     return digest.hexdigest()
+
+
+def _digested(value: object) -> str:
+    """Return a text for a value that JSON has no form for; that of an image would hold its address in memory."""
+    if not is_pil(value):
+        return str(value)
+    image: Any = value
+    return f"{image.mode} {image.size} {hashlib.sha256(image.tobytes()).hexdigest()}"
 
 
 def task_index(position: int, *, size: int, seed: int, shuffle: bool) -> int:

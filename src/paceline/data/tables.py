@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from paceline.base_directory import local_path
+from paceline.data.row_images import IMAGE_COLUMNS
 from paceline.data.rows import WHOLE, OnDemand, Row, RowsOnDemand
 from paceline.errors import DataError, first_line
 
@@ -151,16 +152,18 @@ def csv_batches(path: Path, unreadable: dict[int, DataError]) -> tuple[Any, Iter
 class TableRows(RowsOnDemand):
     """The first rows of a table whose items are mappings, such as a `datasets.Dataset`."""
 
-    def __init__(self, table: Sequence[Mapping[str, object]], name: str, *, size: int) -> None:
-        """Take `size` rows, named `name` and their number."""
-        self._table, self._name, self._size = table, name, size
+    def __init__(
+        self, table: Sequence[Mapping[str, object]], name: str, *, size: int, folder: Path | None = None
+    ) -> None:
+        """Take `size` rows, named `name` and their number; paths of images stand in `folder`."""
+        self._table, self._name, self._size, self._folder = table, name, size, folder
 
     def __len__(self) -> int:
         return self._size
 
     def at(self, index: int) -> Row:
         """Read one row."""
-        return Row(row_id=f"{self._name}:{index + 1}", columns=self._table[index])
+        return Row(row_id=f"{self._name}:{index + 1}", columns=self._table[index], folder=self._folder)
 
 
 def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
@@ -181,11 +184,28 @@ def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
     count = len(table) if size is None else min(size, len(table))
     if count == 0:
         raise DataError(f"--dataset {dataset}: split {split!r} holds no rows; give a split with at least one")
-    name = f"{Path(dataset).name}/{split}"
+    name, directory = f"{Path(dataset).name}/{split}", local_path(dataset)
+    folder = directory if directory.is_dir() else None
+    table = undecoded(table)
     if count > WHOLE:
-        return TableRows(cast(Sequence[Mapping[str, object]], table), name, size=count)
+        return TableRows(cast(Sequence[Mapping[str, object]], table), name, size=count, folder=folder)
     numbered = enumerate(table.select(range(count)), start=1)
-    return [Row(row_id=f"{name}:{number}", columns=columns) for number, columns in numbered]
+    return [Row(row_id=f"{name}:{number}", columns=columns, folder=folder) for number, columns in numbered]
+
+
+def undecoded(table: "Dataset") -> "Dataset":
+    """Return a table whose columns of images give the bytes of their files, which are decoded once and kept as such."""
+    from datasets import Image, List
+
+    features = dict[str, Any]()
+    for name in table.features.keys() & IMAGE_COLUMNS:
+        if isinstance(table.features[name], Image):
+            features[name] = Image(decode=False)
+        elif isinstance(table.features[name], List) and isinstance(table.features[name].feature, Image):
+            features[name] = List(Image(decode=False))
+    for name, feature in features.items():
+        table = table.cast_column(name, feature)
+    return table
 
 
 def split_names(dataset: str) -> tuple[str, ...]:

@@ -1,20 +1,22 @@
 """Tokenised tasks from rows, the treatment of prompts that are too long, and the histogram of lengths."""
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from paceline.chat.escaping import ChatTokenizer, PlainText
-from paceline.chat.messages import is_empty, row_tools, shown
-from paceline.chat.templates import left_out, shape_of, tool_format
+from paceline.chat.messages import is_empty, row_tools, shown, texts_in
+from paceline.chat.templates import left_out, shape_of, shows_all, tool_format
 from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen, usable
-from paceline.data.prompts import render, token_ids, truncate
+from paceline.data.prompts import apply_template, length_of, prompt_messages, shortening, token_ids, truncate
+from paceline.data.row_images import ImageInput, expanded, media_of, refuse_reserved
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
 from paceline.errors import DataError
-from paceline.types import Message, RowCheck, Task
+from paceline.types import Media, Message, RowCheck, Task
 
 SHORTEN = "set --long-prompts to drop or truncate_left"
 
@@ -41,25 +43,32 @@ class TaskBuilder:
     """Columns of all rows: reward functions ask for columns by name, even if no row of a batch has one."""
     tools_of: ToolsOf
     """Tools of a row's conversation, which its prompt shows."""
+    images: ImageInput | None = None
+    """What images are read with; None: the model reads text alone."""
     formats: dict[str, ToolFormat | None] = field(default_factory=dict)
     """Formats of tools in prompts, by the schemas as text; the chat template is rendered once for each set."""
     hidden: dict[object, list[tuple[int, str]]] = field(default_factory=dict)
     """Message keys that the chat template leaves out, by the shape of the messages; rendered once for each shape."""
+    in_parts: dict[object, bool] = field(default_factory=dict)
+    """Forms of messages, by their shape."""
     notes: dict[str, list[str]] = field(default_factory=dict)
     """Sentences about rows for the user, each with the names of its rows."""
 
     def tasks(self, rows: Sequence[Row]) -> list[Task]:
         """Render and tokenise the prompts of usable rows, however long they are."""
-        rendered = [
-            render(row, self.tokenizer, self.data, system=self.system, tools=self._shown(row.columns, row.row_id))
-            for row in rows
-        ]
+        prompts = [self._rendered(row) for row in rows]
+        rendered = [(text, messages) for text, _, messages in prompts]
         tasks = []
-        for row, (prompt, messages), ids in zip(rows, rendered, token_ids(rendered, self.tokenizer), strict=True):
+        for row, (_, prompt, messages), ids in zip(rows, prompts, token_ids(rendered, self.tokenizer), strict=True):
             if not ids:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
             if messages is not None:
                 self._check_shown(row, messages)
+            media: tuple[Media, ...] = ()
+            if self.images is not None and self.images.placeholders is not None:
+                media = media_of(ids, row.pictures, self.images.placeholders, row.row_id)
+                if not self.images.pictures.first_frames.isdisjoint(picture.sha256 for picture in row.pictures):
+                    self._note("an image has several frames, of which the model sees the first", row)
             columns = row.reward_columns
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
@@ -67,6 +76,7 @@ class TaskBuilder:
                 task_id=row.row_id,
                 prompt=prompt,
                 prompt_ids=ids,
+                media=media,
                 messages=messages,
                 answer=row.answer,
                 columns=columns,
@@ -74,12 +84,47 @@ class TaskBuilder:
             tasks.append(task)
         return tasks
 
+    def _rendered(self, row: Row) -> tuple[str, str, tuple[Message, ...] | None]:
+        """Return the prompt of a row with images expanded, the same as it is shown, and the messages in it."""
+        tools, rule = self._shown(row.columns, row.row_id), None if self.images is None else self.images.placeholders
+        if row.pictures and rule is None:
+            raise DataError(
+                f"row {row.row_id}: has an image, and the model reads text alone; take a model that reads images, or "
+                "remove the row"
+            )
+        messages = prompt_messages(row, self.data, system=self.system, has_tools=tools is not None)
+        if messages is None:
+            text = str(row.prompt)
+        else:
+            in_parts = self._takes_parts(messages, tools)
+            text = apply_template(self.tokenizer, messages, self.data.switches, row.row_id, tools, in_parts=in_parts)
+        if rule is None:
+            return text, text, messages
+        refuse_reserved(texts_in(row.prompt if messages is None else messages), rule, row.row_id)
+        return *expanded(text, row.pictures, rule, row.row_id), messages
+
+    def _takes_parts(self, messages: Sequence[Message], tools: ToolFormat | None) -> bool:
+        """Return True for messages that are rendered with all of their texts in parts.
+
+        Those with images are, unless the chat template shows texts otherwise; those without are, if it has to be so.
+        """
+        if self.images is None or self.images.placeholders is None:
+            return False
+        shape = shape_of(messages), repr(tools)
+        if shape not in self.in_parts:
+            has_images = any(isinstance(message["content"], list) for message in messages)
+            forms = (True, False) if has_images else (False, True)
+            fitting = (form for form in forms if shows_all(self.tokenizer, messages, self.data.switches, tools, form))
+            self.in_parts[shape] = next(fitting, forms[0])
+        return self.in_parts[shape]
+
     def _check_shown(self, row: Row, messages: Sequence[Message]) -> None:
         """Refuse messages that the chat template leaves out, and note other differences from the row."""
         tools = self._shown(row.columns, row.row_id)
         shape = shape_of(messages), repr(tools)
         if shape not in self.hidden:
-            self.hidden[shape] = left_out(self.tokenizer, messages, self.data.switches, tools)
+            in_parts = self._takes_parts(messages, tools)
+            self.hidden[shape] = left_out(self.tokenizer, messages, self.data.switches, tools, in_parts=in_parts)
         for index, key in self.hidden[shape]:
             role = messages[index]["role"]
             if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[index]):
@@ -93,7 +138,7 @@ class TaskBuilder:
         has_own = isinstance(row.prompt, list) and row.prompt[0]["role"] in ("system", "developer")
         if has_own and self.data.system_prompt is not None:
             self._note("--system-prompt takes the place of a system message of the row's own", row)
-        texts = [str(message["content"]) for message in messages]
+        texts = [text for message in messages for text in texts_in(message["content"])]
         if control_tokens := [token for token in self.special if any(token in text for text in texts)]:
             self._note(
                 f"a message holds control tokens, which the model reads as such ({', '.join(control_tokens)})", row
@@ -124,7 +169,7 @@ class TaskBuilder:
     def build(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
         try:
-            row = usable(row, self.data, self.check)
+            row = usable(row, self.data, self.check, self.images)
         except DataError as error:
             raise self.refusal(error) from error
         (task,), limit = self.tasks([row]), self.data.max_prompt_length
@@ -133,10 +178,7 @@ class TaskBuilder:
         if self.data.long_prompts == "truncate_left":
             return self.truncated(task)
         kind = LeftOut if self.data.long_prompts == "drop" else DataError
-        raise kind(
-            f"row {row.row_id}: its prompt has {len(task.prompt_ids)} tokens, above --max-prompt-length {limit}",
-            remedies=["raise the limit", SHORTEN],
-        )
+        raise kind(length_of(task, limit), remedies=[*shortening(task), SHORTEN])
 
     def truncated(self, task: Task) -> Task:
         """Cut a prompt that is too long to the limit; raise as `LargeTasks.at` if it cannot be cut."""
@@ -153,8 +195,10 @@ class TaskBuilder:
 class LargeTasks(OnDemand[Task]):
     """Tasks of a dataset that is not read whole: each is made when it is taken, and some are left out then."""
 
-    def __init__(self, rows: Sequence[Row], builder: TaskBuilder) -> None:
+    def __init__(self, rows: Sequence[Row], builder: TaskBuilder, looked_at: Sequence[Row] = ()) -> None:
+        """`looked_at`: a sample of the rows, whose images were read."""
         self._rows, self._builder = rows, builder
+        self._images = [picture.sha256 for row in looked_at for picture in row.pictures]
         self._checks = list[Callable[[Sequence[Task]], None]]()
         self.last_left_out: str | None = None
         """Reason why the last row was left out, in a sentence."""
@@ -189,8 +233,9 @@ class LargeTasks(OnDemand[Task]):
         self._checks.append(check)
 
     def digest(self) -> str:
-        """Hash the rows, to recognise them later."""
-        return digest_of(self._rows)
+        """Hash the rows, and the images of those that were looked at, to recognise them later."""
+        digest = digest_of(self._rows)
+        return hashlib.sha256("".join([digest, *self._images]).encode()).hexdigest() if self._images else digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +281,7 @@ class TaskSet:
             self.tasks.add_check(check)
 
 
-def build_tasks(
+def build_tasks(  # noqa: PLR0913 - rows and all that makes tasks of them, which three callers name
     rows: Sequence[Row],
     tokenizer: ChatTokenizer,
     data: DataConfig,
@@ -245,9 +290,10 @@ def build_tasks(
     check: RowCheck | None = None,
     whole: bool = False,
     tools_of: ToolsOf = row_tools,
+    images: ImageInput | None = None,
 ) -> TaskSet:
     """Build tokenised tasks from rows; `system` is the result of `system_prompt`, `check` that of reward functions,
-    `tools_of` gives the JSON schemas that a row's prompt shows.
+    `tools_of` gives the JSON schemas that a row's prompt shows, and `images` reads their images.
 
     Of more than `WHOLE` rows, unless all are needed at once (`whole`), a sample is made to look at them.
 
@@ -259,18 +305,19 @@ def build_tasks(
     is_large = len(rows) > WHOLE and not whole
     seen = spread(rows, SAMPLE) if is_large else rows
     _check_names(seen)
-    screened = screen(seen, data, check)
+    screened = screen(seen, data, check, images)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
-    builder = TaskBuilder(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of)
+    builder = TaskBuilder(
+        tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of, images=images
+    )
     tasks = builder.tasks(screened.rows)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)
     if num_long and data.long_prompts == "error":
         first = next(task for task in tasks if len(task.prompt_ids) > data.max_prompt_length)
         raise DataError(
-            f"row {first.task_id}: its prompt has {len(first.prompt_ids)} tokens, above --max-prompt-length "
-            f"{data.max_prompt_length} ({num_long} of {len(lengths)} rows are)",
-            remedies=[f"raise the limit to {max(lengths)}", SHORTEN],
+            f"{length_of(first, data.max_prompt_length)} ({num_long} of {len(lengths)} rows are)",
+            remedies=[f"raise the limit to {max(lengths)}", *shortening(first)[1:], SHORTEN],
         )
     kept, uncut = _within_limit(tasks, builder)
     if not kept and uncut:
@@ -283,7 +330,7 @@ def build_tasks(
             f"{data.max_prompt_length}; raise it (the shortest prompt has {min(lengths)} tokens)"
         )
     return TaskSet(
-        tasks=LargeTasks(rows, builder) if is_large else kept,
+        tasks=LargeTasks(rows, builder, screened.rows) if is_large else kept,
         looked_at=kept,
         dropped=num_long if data.long_prompts == "drop" else 0,
         truncated=num_long - len(uncut) if data.long_prompts == "truncate_left" else 0,

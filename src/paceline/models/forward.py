@@ -103,6 +103,42 @@ def choose_forward(
     ModelError: padded rows differ too, or the model's logits follow from its last hidden states by no `HeadRule`, so
     that log-probabilities computed from hidden states would be wrong.
     """
+    chosen = _choose_for_text(model, compute_dtype, vision)
+    if vision is None:
+        return chosen
+    precisions = tuple(dict.fromkeys((model.dtype, compute_dtype or model.dtype)))
+    problem = _images_problem(model, chosen, vision, precisions)
+    if problem is not None and chosen.kind == "packed":
+        restore_layers(model)
+        attend_by(model, "sdpa")
+        chosen = replace(chosen, kind="padded", reason=problem)
+        problem = _images_problem(model, chosen, vision, precisions)
+    if problem is not None:
+        raise ModelError(f"{type(model).__name__}: {problem}; use a model of another family")
+    return chosen
+
+
+def _images_problem(
+    model: PreTrainedModel, forward: PolicyForward, vision: "Vision", precisions: tuple[torch.dtype, ...]
+) -> str | None:
+    from paceline.models.vision.probe import images_problem  # reads Pillow, which text alone does not need
+
+    for dtype in precisions:
+        problem = images_problem(
+            model,
+            vision,
+            lambda drawn, batch: replace(forward, vision=drawn)(model, batch),
+            PROBE_TOLERANCE[dtype],
+            dtype,
+        )
+        if problem is not None:
+            return problem
+    return None
+
+
+def _choose_for_text(
+    model: PreTrainedModel, compute_dtype: torch.dtype | None, vision: "Vision | None"
+) -> PolicyForward:
     restore_layers(model)  # of a model that was tried before
     connect_routers(model)
     config = model.config.get_text_config()
@@ -117,6 +153,8 @@ def choose_forward(
         if not type(model)._can_set_attn_implementation():
             return choice(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
         reason = kinds_problem(layer_plans(config)) or open_doors(model)
+        if vision is not None and not vision.is_causal:
+            reason = "tokens of an image see each other"
         if reason is not None:
             return choice(kind="padded", reason=reason)
         attend_by(model, NAME)

@@ -39,7 +39,7 @@ from paceline.models.plain_forward import keep_score_cap, without_noise
 from paceline.models.pretrained import is_read_whole, read_config, text_config
 from paceline.models.text_part import language_model, read_model
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.models.vision.families import family_of
+from paceline.models.vision.families import family_of, parts_of
 from paceline.models.weight_headers import INDEX, WHOLE, check_quantised, missing_error, other_shape_error, shard_names
 from paceline.runtime.devices import choose_device, choose_dtype, choose_threads
 
@@ -129,10 +129,9 @@ def _seeing(loaded: Loaded, options: VisionConfig, pictures: "Pictures", process
 def freeze_vision(model: PreTrainedModel, options: VisionConfig) -> None:
     """Let what reads images take gradients only as far as the options train it; nothing to do in other models."""
     if (family := family_of(model.config.model_type)) is not None:
-        trained = ((family.encoder, options.train_vision), (family.projector, options.train_projector))
-        for names, is_trained in trained:
-            for name in names:
-                model.base_model.get_submodule(name).requires_grad_(is_trained)
+        for names, trained in ((family.encoder, options.train_vision), (family.projector, options.train_projector)):
+            for _, parameter in parts_of(model, names):
+                parameter.requires_grad_(trained)
 
 
 def adopt_model(
@@ -152,13 +151,7 @@ def adopt_model(
     read from. ModelError: no model of transformers, a quantised one, or an adapter that is refused.
     """
     asked, device = _asked_adapter(lora), choose_device(config)
-    adapter: PeftModel | None = None
-    if isinstance(model, PreTrainedModel):
-        base = model = language_model(model) if pictures is None else model
-    elif isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel):
-        adapter, base = model, _base_of(model) if pictures is None else cast(PreTrainedModel, model.get_base_model())
-    else:
-        raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
+    base, adapter = _parts(model, whole=pictures is not None)
     if adapter is not None and asked is not None:
         raise ModelError("the model is a PeftModel and has an adapter; leave out the second one, or merge the first")
     if getattr(base, "_hf_peft_config_loaded", False):
@@ -172,7 +165,9 @@ def adopt_model(
     else:
         cast(nn.Module, base).float()
     loaded = prepared(base, config, device, stored=stored)
-    if pictures is not None:
+    if pictures is None:
+        freeze_vision(base, vision)
+    else:
         from paceline.models.vision.placeholders import image_processor_of
 
         loaded = _seeing(loaded, vision, pictures, image_processor_of(base, image_processor, vision))
@@ -184,14 +179,19 @@ def adopt_model(
     return loaded
 
 
-def _base_of(adapter: "PeftModel") -> PreTrainedModel:
-    base = cast(PreTrainedModel, adapter.get_base_model())
-    if language_model(base) is not base:
+def _parts(model: "PreTrainedModel | PeftModel", *, whole: bool) -> tuple[PreTrainedModel, "PeftModel | None"]:
+    """Return the model in a user's object, or its language model unless `whole`, and the adapter if it has one."""
+    if isinstance(model, PreTrainedModel):
+        return model if whole else language_model(model), None
+    if not (isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel)):
+        raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
+    base = cast(PreTrainedModel, model.get_base_model())
+    if not whole and language_model(base) is not base:
         raise ModelError(
             f"the PeftModel is around a {type(base).__name__}, of which only the language model is trained here; give "
             "the model without the adapter, and the adapter as peft_config"
         )
-    return base
+    return base, model
 
 
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:

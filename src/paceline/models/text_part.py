@@ -19,8 +19,8 @@ def read_model(
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """Read a causal language model in float32 by transformers; return it with the report of loading it.
 
-    `whole`: all of a model that reads images too. `options` are further ones of `from_pretrained`, whose errors are raised as they are. In the report, weights of a
-    checkpoint's other parts are unexpected.
+    `whole`: all of a model that reads images too. `options` are further ones of `from_pretrained`, whose errors are
+    raised as they are. In the report, weights of a checkpoint's other parts are unexpected.
     """
     described = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     text = described if whole else text_config(described)

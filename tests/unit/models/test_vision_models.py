@@ -1,5 +1,6 @@
 """Models that read images: what stands for an image, and hidden states against the model's own forward pass."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -7,13 +8,19 @@ import torch
 
 from paceline.config.sections import ModelConfig
 from paceline.config.vision import VisionConfig
+from paceline.errors import ModelError
 from paceline.models.forward import choose_forward
 from paceline.models.loading import load_model
 from paceline.models.vision.placeholders import read_placeholders
+from paceline.models.vision.tower import Vision
 from paceline.objective.micro_batches import one_turn, pack
 from tests.support.seeing import SEEING, HeldPictures, picture, prompt_with, seeing_tokenizer, write_seeing_model
 
 KINDS = sorted(SEEING)
+PADDED = ("gemma3", "gemma4, blocks")
+"""Kinds in which tokens of an image see each other."""
+EXACT = {"qwen3_5": 1e-4, "gemma4": 1e-4, "gemma4, blocks": 1e-4}
+"""Differences that rounding explains, where not all of a model computes in float64: a scan and norms do not."""
 FIRST, SECOND = picture(1), picture(2, 32, 48)
 PICTURES = HeldPictures(FIRST, SECOND)
 
@@ -62,14 +69,16 @@ def packed_batch(samples):
     return pack(samples, [1.0] * len(samples), range(len(samples)), dtype=torch.float64)
 
 
-def own_states(loaded, sample):
+def own_states(kind, loaded, sample):
     """Return the hidden state before each completion token, by the model's own forward pass from pixels."""
     ids, inputs = torch.tensor([[*sample.prompt_ids, *sample.completion_ids[:-1]]]), {}
     if images := [PICTURES.pixels(image.sha256) for image in sample.prompt_media]:
-        made = loaded.vision.processor(images=images, return_tensors="pt")
-        inputs = {name: made[name] for name in loaded.vision.family.tensors}
-        if loaded.vision.family.axes > 1:
-            inputs["mm_token_type_ids"] = (ids == loaded.vision.image_token_id).int()
+        arguments = {"patch_size": {"height": 16, "width": 16}} if kind == "mistral3" else {}
+        made = loaded.vision.processor(images=images, return_tensors="pt", **arguments)
+        inputs = {name: made[name] for name in loaded.vision.family.tensors if name in made}
+        kinds = (ids == loaded.vision.image_token_id).int()
+        known = inspect.signature(loaded.model.base_model.forward).parameters
+        inputs |= {name: kinds for name in ("mm_token_type_ids", "token_type_ids") if name in known}
     with torch.no_grad():
         states = loaded.model.base_model(input_ids=ids, use_cache=False, **inputs).last_hidden_state[0]
     return states[len(sample.prompt_ids) - 1 :]
@@ -78,13 +87,13 @@ def own_states(loaded, sample):
 def test_hidden_states_are_those_of_the_models_own_forward_pass(kind, loaded, placeholders):
     samples = samples_of(kind, placeholders)
     forward = choose_forward(loaded.model, torch.float64, loaded.vision)
-    assert forward.kind == "packed", forward.reason
-    wanted = torch.cat([own_states(loaded, sample) for sample in samples])
+    assert (forward.kind == "packed") == (kind not in PADDED), forward.reason
+    wanted = torch.cat([own_states(kind, loaded, sample) for sample in samples])
     with torch.no_grad():
-        packed = forward(loaded.model, packed_batch(samples))
+        chosen = forward(loaded.model, packed_batch(samples))
         padded = replace(forward, kind="padded")(loaded.model, packed_batch(samples))
-    torch.testing.assert_close(packed, wanted, rtol=0, atol=1e-10)
-    torch.testing.assert_close(padded, wanted, rtol=0, atol=1e-10)
+    torch.testing.assert_close(chosen, wanted, rtol=0, atol=EXACT.get(kind, 1e-10))
+    torch.testing.assert_close(padded, wanted, rtol=0, atol=EXACT.get(kind, 1e-10))
 
 
 def test_swapped_images_give_other_hidden_states(kind, loaded, placeholders):
@@ -101,7 +110,61 @@ def test_a_sampled_image_token_is_an_ordinary_token(kind, loaded, placeholders):
     samples = samples_of(kind, placeholders, last=placeholders.image_token_id)
     forward = choose_forward(loaded.model, torch.float64, loaded.vision)
     with torch.no_grad():
-        packed = forward(loaded.model, packed_batch(samples))
+        chosen = forward(loaded.model, packed_batch(samples))
         padded = replace(forward, kind="padded")(loaded.model, packed_batch(samples))
-    torch.testing.assert_close(packed, padded, rtol=0, atol=1e-10)
+    torch.testing.assert_close(chosen, padded, rtol=0, atol=EXACT.get(kind, 1e-10))
     assert loaded.vision.counts["encoded"] == 2  # each image once, for two groups and two passes
+
+
+class Forgetful(Vision):
+    """A vision that leaves one thing out of what the language model is given."""
+
+    forgotten = ""
+
+    def of(self, model, **changed):
+        made = super().of(model, **changed)
+        made.__class__ = type(self)
+        return made
+
+    def packed(self, model, batch):
+        return self._without(super().packed(model, batch))
+
+    def padded(self, model, batch, rows):
+        return self._without(super().padded(model, batch, rows))
+
+    def _without(self, arguments):
+        if self.forgotten == "rows and columns":
+            arguments["position_ids"] = arguments["position_ids"][:1].expand(3, -1, -1)
+        elif self.forgotten == "deepstack":
+            arguments = {name: value for name, value in arguments.items() if name in ("inputs_embeds", "position_ids")}
+        return arguments
+
+    def placed(self, model, batch):
+        if self.forgotten == "order":
+            hashes = [image.sha256 for image in batch.media]
+            media = zip(batch.media, reversed(hashes), strict=True)
+            batch = replace(batch, media=tuple(replace(image, sha256=sha256) for image, sha256 in media))
+        return super().placed(model, batch)
+
+    @property
+    def is_causal(self):
+        return self.forgotten == "blocks" or super().is_causal
+
+
+@pytest.mark.parametrize(
+    ("kind", "forgotten"),
+    [
+        ("idefics3", "order"),
+        ("qwen2_5_vl", "rows and columns"),
+        ("qwen3_vl", "rows and columns"),
+        ("qwen3_vl", "deepstack"),
+        ("gemma3", "blocks"),
+    ],
+)
+def test_a_model_whose_images_are_misread_is_refused_before_training(kind, forgotten, directories):
+    loaded = load_model(ModelConfig(model=str(directories[kind]), device="cpu", dtype="float32"), pictures=PICTURES)
+    choose_forward(loaded.model, torch.float32, loaded.vision)  # as it should be
+    vision = loaded.vision.of(loaded.model)
+    vision.__class__ = type(Forgetful.__name__, (Forgetful,), {"forgotten": forgotten})
+    with pytest.raises(ModelError, match="hidden states of prompts with images differ by .* from the model's own"):
+        choose_forward(loaded.model, torch.float32, vision)

@@ -7,12 +7,15 @@ LARGEST_EDGE = 4096
 """Pixels of an image's longer edge, at most, in Idefics 3 and SmolVLM."""
 LARGEST_ASPECT = 200
 """Ratio of an image's edges, at most, in Qwen's families."""
+GEMMA_4_BUDGETS = (70, 140, 280, 560, 1120)
+"""Features of an image, at most, that Gemma 4 can be set to."""
 
 
-def smart_resize(height: int, width: int, *, factor: int, least: int, most: int) -> tuple[int, int]:
+def smart_resize(height: int, width: int, *, factor: int, least: int, most: int, frames: int = 1) -> tuple[int, int]:
     """Return height and width in multiples of `factor`, with an area from `least` to `most` if that can be.
 
-    Source: Qwen2-VL's image processor. ValueError: the edges differ by more than a factor of 200.
+    `frames`: how often the area counts. Source: Qwen2-VL's image processor. ValueError: the edges differ by more than
+    a factor of 200.
 
     >>> smart_resize(480, 640, factor=28, least=3136, most=1003520)
     (476, 644)
@@ -20,14 +23,14 @@ def smart_resize(height: int, width: int, *, factor: int, least: int, most: int)
     if max(height, width) / min(height, width) > LARGEST_ASPECT:
         raise ValueError(f"edges that differ by more than a factor of {LARGEST_ASPECT}")
     rows, columns = round(height / factor) * factor, round(width / factor) * factor
-    if rows * columns > most:
-        shrink = math.sqrt(height * width / most)
+    if frames * rows * columns > most:
+        shrink = math.sqrt(frames * height * width / most)
         return (
             max(factor, math.floor(height / shrink / factor) * factor),
             max(factor, math.floor(width / shrink / factor) * factor),
         )
-    if rows * columns < least:
-        grow = math.sqrt(least / (height * width))
+    if frames * rows * columns < least:
+        grow = math.sqrt(least / (frames * height * width))
         return math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
     return rows, columns
 
@@ -67,3 +70,27 @@ def _to_longest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
     elif height > width and height > LARGEST_EDGE:
         height, width = LARGEST_EDGE, int(LARGEST_EDGE * ratio)
     return max(height, 1), max(width, 1)
+
+
+def pixtral_grid(height: int, width: int, *, longest: int, edge: int) -> tuple[int, int]:
+    """Return rows and columns of features of `edge` pixels, where no edge of the image is above `longest`."""
+    ratio = max(height, width) / longest
+    if ratio > 1:
+        height, width = math.floor(height / ratio), math.floor(width / ratio)
+    return (height - 1) // edge + 1, (width - 1) // edge + 1
+
+
+def gemma4_grid(height: int, width: int, *, edge: int, most: int) -> tuple[int, int]:
+    """Return rows and columns of features of `edge` pixels, as many as keep the image's shape within `most` features.
+
+    Source: Gemma 4's image processor. ValueError: an image so long that no feature of it is left.
+    """
+    scale = math.sqrt(most * edge**2 / (height * width))
+    rows, columns = math.floor(scale * height / edge), math.floor(scale * width / edge)
+    if rows == columns == 0:
+        raise ValueError("image of this shape")
+    if rows == 0:
+        return 1, min(width // height, most)
+    if columns == 0:
+        return min(height // width, most), 1
+    return rows, columns

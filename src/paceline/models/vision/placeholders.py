@@ -66,28 +66,21 @@ def placeholders_of(
     """Return how images are written into prompts by a model's configuration, image processor and tokenizer."""
     family = known_family(described, label)
     reading = Reading(config=described, processor=processor, tokenizer=tokenizer)
-    token, mark = reading.token(*family.image_token), reading.token(*(family.mark or family.image_token))
-    token_id = image_token_id_of(described)
-    if tokenizer.convert_tokens_to_ids(token) != token_id:
+    token = reading.image_token
+    if token is None:
         raise ModelError(
-            f"{label}: its tokenizer has the token {tokenizer.convert_tokens_to_ids(token)} for {token!r}, and its "
-            f"config.json has {token_id} for images; get tokenizer and config.json of one model"
+            f"{label}: its tokenizer has no token {reading.image_token_id}, which its config.json has for images; get "
+            "tokenizer and config.json of one model"
         )
+    mark = reading.token(*family.mark) if family.mark else token
     return ImagePlaceholders(
         mark=mark,
         reserved=tuple(dict.fromkeys((mark, token, *family.reserved))),
-        image_token_id=token_id,
+        image_token_id=reading.image_token_id,
         image_token=token,
         family=family,
         reading=reading,
     )
-
-
-def image_token_id_of(described: PretrainedConfig) -> int:
-    """Return the token that takes a feature of an image."""
-    older = getattr(described, "image_token_index", None)  # name in some families
-    token: int = getattr(described, "image_token_id", older)
-    return token
 
 
 def read_vision_config(config: ModelConfig) -> PretrainedConfig:

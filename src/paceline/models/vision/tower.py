@@ -8,6 +8,7 @@ in recorded runs only: the image token elsewhere, such as a sampled one, is an o
 M tokens, A axes of positions, F features of all images, H width of the language model.
 """
 
+import importlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.models.head import decoder_of
 from paceline.models.rows import take_rows
-from paceline.models.vision.families import VisionFamily
-from paceline.models.vision.placeholders import image_token_id_of, known_family
+from paceline.models.vision.families import Reading, VisionFamily, parts_of
+from paceline.models.vision.placeholders import known_family
 from paceline.objective.micro_batches import MicroBatch, PaddedRows
 from paceline.types import Media
 
@@ -59,6 +61,9 @@ class PlacedImages:
     feature_of: Int[Tensor, " M"]
     """Row of the features that each token takes, -1 for an ordinary token."""
     levels: tuple[Float[Tensor, "F H"], ...]
+    """What features add to the states behind each of the first layers."""
+    per_layer: Float[Tensor, "M ..."] | None
+    """What each layer is given of each token besides, in Gemma 4; None: nothing."""
 
     @property
     def is_image(self) -> Bool[Tensor, " M"]:
@@ -71,6 +76,7 @@ class PlacedImages:
             "inputs_embeds": self.embeddings[None],
             "position_ids": self._axes(self.positions[:, None]),
             **self._deep(self.feature_of[None]),
+            **({} if self.per_layer is None else {"per_layer_inputs": self.per_layer[None]}),
         }
 
     def rows(self, index: Int[Tensor, "S L"], real: Bool[Tensor, "S L"]) -> dict[str, Any]:
@@ -80,6 +86,7 @@ class PlacedImages:
             "attention_mask": real.long(),
             "position_ids": self._axes(self.positions[:, index]),
             **self._deep(self.feature_of[index].where(real, -1)),
+            **({} if self.per_layer is None else {"per_layer_inputs": take_rows(self.per_layer, index)}),
         }
 
     def _axes(self, positions: Tensor) -> Tensor:
@@ -114,6 +121,16 @@ class Vision:
         self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
         self._grids: dict[str, Tensor] = {}
 
+    def of(self, model: PreTrainedModel, **changed: Any) -> "Vision":
+        """Return the same for another model, such as a reference, or with other images or another precision."""
+        same = {
+            "pictures": self.pictures,
+            "processor": self.processor,
+            "compute_dtype": self.compute_dtype,
+            "cache_bytes": self.cache_bytes,
+        }
+        return Vision(model=model, **(same | changed))
+
     @property
     def body(self) -> Any:
         """The module of encoder, projector and language model, without the output embedding."""
@@ -122,7 +139,12 @@ class Vision:
     @property
     def image_token_id(self) -> int:
         """Token that takes a feature where a run is recorded."""
-        return image_token_id_of(self.model.config)
+        return Reading(config=self.model.config, processor=self.processor, tokenizer=None).image_token_id
+
+    @property
+    def is_causal(self) -> bool:
+        """True if every token sees earlier ones alone; false: those of an image see each other."""
+        return not self.family.blocks(self.model.config)
 
     @property
     def is_trained(self) -> bool:
@@ -131,8 +153,7 @@ class Vision:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters of encoder and projector."""
-        modules = [self.body.get_submodule(name) for name in (*self.family.encoder, *self.family.projector)]
-        return list({id(parameter): parameter for module in modules for parameter in module.parameters()}.values())
+        return [parameter for _, parameter in parts_of(self.model, (*self.family.encoder, *self.family.projector))]
 
     def forget(self) -> None:
         """Drop all features that are kept, as after a step that changed encoder or projector."""
@@ -177,7 +198,7 @@ class Vision:
     def grid(self, sha256: str) -> Int[Tensor, "1 3"]:
         """Return frames, rows and columns of an image's patches."""
         if sha256 not in self._grids:
-            self._grids[sha256] = self._tensors(sha256)["image_grid_thw"].cpu()
+            self._grids[sha256] = self.tensors(sha256)["image_grid_thw"].cpu()
         return self._grids[sha256]
 
     def placed(self, model: PreTrainedModel, batch: MicroBatch) -> PlacedImages:
@@ -213,7 +234,7 @@ class Vision:
         longest = max(map(len, rows))
         index = torch.stack([nn.functional.pad(row, (longest - len(row), 0), value=-1) for row in rows]).to(device)
         placed = self._place(model, torch.tensor(ids, device=device), media, torch.cat(positions, dim=1).to(device))
-        return placed.rows(index.clamp_min(0), index >= 0), following
+        return self._rows(model, placed, index.clamp_min(0), index >= 0), following
 
     def packed(self, model: PreTrainedModel, batch: MicroBatch) -> dict[str, Any]:
         """Return the arguments of a language model for a packed micro-batch."""
@@ -221,12 +242,26 @@ class Vision:
 
     def padded(self, model: PreTrainedModel, batch: MicroBatch, rows: PaddedRows) -> dict[str, Any]:
         """Return the arguments of a language model for a micro-batch as padded rows."""
-        return self.placed(model, batch).rows(rows.index, rows.real)
+        return self._rows(model, self.placed(model, batch), rows.index, rows.real)
+
+    def _rows(self, model: PreTrainedModel, placed: PlacedImages, index: Tensor, real: Tensor) -> dict[str, Any]:
+        arguments = placed.rows(index, real)
+        if not self.is_causal:
+            own: Any = importlib.import_module(type(self.body).__module__)  # masks by the model's own functions
+            kinds = (placed.is_image[index] & real).int()
+            arguments["attention_mask"] = own.create_masks_for_vision_model(
+                config=model.config.get_text_config(),
+                inputs_embeds=arguments["inputs_embeds"],
+                attention_mask=arguments["attention_mask"],
+                past_key_values=None,
+                position_ids=arguments["position_ids"],
+                block_sequence_ids=own.get_block_sequence_ids_for_mask(kinds, device=kinds.device),
+            )
+        return arguments
 
     def _place(self, model: PreTrainedModel, ids: Tensor, media: Sequence[Media], positions: Tensor) -> PlacedImages:
         features = self.features(image.sha256 for image in media)
-        at, rows, starts = list[Tensor](), list[Tensor](), dict[str, int]()
-        total = 0
+        at, rows, starts, total = [ids.new_empty(0)], [ids.new_empty(0)], dict[str, int](), 0
         for sha256, of_image in features.items():
             starts[sha256] = total
             total += len(of_image.rows)
@@ -243,19 +278,25 @@ class Vision:
             rows.append(torch.arange(wanted, device=ids.device) + starts[image.sha256])
         places, taken = torch.cat(at), torch.cat(rows)
         feature_of = torch.full_like(ids, -1).index_copy(0, places, taken)
-        every = list(features.values())
-        embeddings = model.get_input_embeddings()(ids.where(feature_of < 0, 0))  # some have no embedding of their own
-        entering = take_rows(torch.cat([image.rows for image in every]), taken).to(embeddings.dtype)
+        every, text = list(features.values()), model.config.get_text_config()
+        ids = ids.where(feature_of < 0, text.pad_token_id or 0)  # an image token may have no embedding of its own
+        embeddings = model.get_input_embeddings()(ids)
+        if every:
+            entering = take_rows(torch.cat([image.rows for image in every]), taken).to(embeddings.dtype)
+            embeddings = embeddings.index_copy(0, places, entering)
         levels = [torch.cat(parts) for parts in zip(*(image.levels for image in every), strict=True)]
         return PlacedImages(
-            embeddings=embeddings.index_copy(0, places, entering),
+            embeddings=embeddings,
             positions=positions,
             feature_of=feature_of,
             levels=tuple(level.to(embeddings.dtype) for level in levels),
+            per_layer=decoder_of(model).get_per_layer_inputs(ids[None])[0]
+            if getattr(text, "hidden_size_per_layer_input", None)
+            else None,
         )
 
     def _encoded(self, sha256: str) -> ImageFeatures:
-        output = self.body.get_image_features(**self._tensors(sha256), return_dict=True)
+        output = self.body.get_image_features(**self.tensors(sha256), return_dict=True)
         parts = output.pooler_output
         rows = torch.cat(list(parts)) if isinstance(parts, list | tuple) else parts.flatten(0, -2)
         levels = getattr(output, "deepstack_features", None) or ()
@@ -263,8 +304,10 @@ class Vision:
             rows=rows.flatten(0, -2), levels=tuple(torch.cat(list(level)).flatten(0, -2) for level in levels)
         )
 
-    def _tensors(self, sha256: str) -> Mapping[str, Tensor]:
-        made = self.processor(images=[self.pictures.pixels(sha256)], return_tensors="pt")
+    def tensors(self, sha256: str) -> Mapping[str, Tensor]:
+        """Return what the model's own forward pass takes for an image."""
+        arguments = self.family.arguments(self.model.config)
+        made = self.processor(images=[self.pictures.pixels(sha256)], return_tensors="pt", **arguments)
         tensors = {name: made[name].to(self.model.device) for name in self.family.tensors if name in made}
         return {
             name: tensor.to(self.model.dtype) if tensor.is_floating_point() else tensor

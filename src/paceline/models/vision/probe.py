@@ -1,0 +1,111 @@
+"""Comparison of a model's hidden states of prompts with images with its own forward pass, before training.
+
+Two prompts of the same tokens have two images, which are wider than high, so that images in each other's place, rows and
+columns in each other's place, and images that are not looked at, all show.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from paceline.errors import ModelError, first_line
+from paceline.models.plain_forward import MISFITS, computing_in, evaluating
+from paceline.models.rows import on_device
+from paceline.models.vision.tower import Vision
+from paceline.objective.micro_batches import MicroBatch, Sample, one_turn, pack
+from paceline.types import Media
+
+SIZE = (320, 192)
+"""Width and height of the images."""
+TELLING = 10
+"""Times that images in each other's place must differ more than two right forward passes."""
+_DRAWN = ("first", "second")
+
+
+class _Drawn:
+    """Two images that differ everywhere and have no black tile, which is padding to some models."""
+
+    def pixels(self, sha256: str) -> Image.Image:
+        seed = _DRAWN.index(sha256)
+        noise = torch.randint(1, 256, (SIZE[1], SIZE[0], 3), generator=torch.Generator().manual_seed(seed))
+        noise[..., seed] = noise[..., seed] // 4 + 1  # of another colour on the whole
+        return Image.fromarray(noise.to(torch.uint8).numpy())
+
+
+def images_problem(
+    model: PreTrainedModel,
+    vision: Vision,
+    states: Callable[[Vision, MicroBatch], Float[Tensor, "N H"]],
+    tolerance: float,
+    dtype: torch.dtype,
+) -> str | None:
+    """Return how hidden states of prompts with images differ from the model's own in `dtype`; None: by rounding only.
+
+    `states` computes the hidden state of each target of a micro-batch. `tolerance` is relative to the largest number.
+    """
+    drawn = vision.of(model, pictures=_Drawn(), compute_dtype=dtype)
+    try:
+        with torch.no_grad(), computing_in(model, dtype):
+            count = len(drawn.features(_DRAWN[:1])["first"].rows)
+            samples = _samples(model, drawn, count)
+            wanted = _own_states(model, drawn, samples)
+            swapped = _own_states(model, drawn, [_swapped(sample) for sample in samples])
+            batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)
+            got = states(drawn, on_device(batch, model.device))
+    except torch.OutOfMemoryError:
+        raise
+    except (ModelError, *MISFITS) as error:
+        return f"prompts with images fail with {type(error).__name__}: {first_line(error)}"
+    scale = wanted.float().abs().max().clamp_min(1e-6)
+    difference = float((got.float() - wanted.float()).abs().max() / scale)
+    told = float((swapped.float() - wanted.float()).abs().max() / scale)
+    if not difference <= tolerance:  # nor is one that is no number
+        return f"hidden states of prompts with images differ by {difference:.0e} from the model's own in {dtype}"
+    if not told > TELLING * difference:
+        return (
+            f"another image changes the model's own hidden states by {told:.0e}, too little beside the {difference:.0e} "
+            f"of rounding in {dtype} to see what the model makes of images"
+        )
+    return None
+
+
+def _samples(model: PreTrainedModel, vision: Vision, count: int) -> list[Sample]:
+    """Make two prompts of the same tokens with another image each, and three completions of different lengths."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(model.config.get_text_config().vocab_size, (60,), generator=generator)
+    named = vars(model.config).items()  # a model's own pass may take such a token for an image or a sound
+    special = {value for name, value in named if name.endswith(("_token_id", "_token_index"))}
+    text = [token for token in drawn.tolist() if token not in special]
+    prompt = (*text[:4], *[vision.image_token_id] * count, *text[4:7])
+    pieces = [(0, text[7:12]), (0, text[12:24]), (1, text[24:33])]
+    samples = list[Sample]()
+    for group, completion in pieces:
+        sample = one_turn(group=group, prompt_ids=prompt, completion_ids=tuple(completion), advantage=0.0)
+        samples.append(replace(sample, prompt_media=(Media(sha256=_DRAWN[group], start=4, length=count),)))
+    return samples
+
+
+def _swapped(sample: Sample) -> Sample:
+    (image,) = sample.prompt_media
+    return replace(sample, prompt_media=(replace(image, sha256=_DRAWN[1 - _DRAWN.index(image.sha256)]),))
+
+
+def _own_states(model: PreTrainedModel, vision: Vision, samples: list[Sample]) -> Float[Tensor, "N H"]:
+    """Return the hidden state of each target by the model's own pass over each row alone, from pixels."""
+    body, states = model.base_model, list[Tensor]()
+    known = inspect.signature(body.forward).parameters
+    with evaluating(model):
+        for sample in samples:
+            ids = torch.tensor([[*sample.prompt_ids, *sample.completion_ids[:-1]]], device=model.device)
+            kinds = (ids == vision.image_token_id).int()
+            marked = {name: kinds for name in ("mm_token_type_ids", "token_type_ids") if name in known}
+            tensors = vision.tensors(sample.prompt_media[0].sha256)
+            hidden = body(input_ids=ids, use_cache=False, **tensors, **marked).last_hidden_state[0]
+            states.append(hidden[len(sample.prompt_ids) - 1 :])
+    return torch.cat(states)
