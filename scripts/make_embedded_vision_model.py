@@ -2,8 +2,8 @@
 
     python scripts/make_embedded_vision_model.py [DIRECTORY]
 
-The result is a base model for reinforcement learning on the dataset `shapes`: it can see and count the shapes of a picture
-and rarely takes the time. Three parts:
+The result is a base model for reinforcement learning on the dataset `shapes`: it can see and count the shapes of a
+picture and rarely takes the time. Three parts:
 
 1. a byte-level tokenizer with one token per word of the questions and answers, and the image processor's settings;
 2. stage 1, supervised: every shape of a picture and then their number, until both are right;
@@ -45,12 +45,12 @@ from transformers import (
 )
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
-from paceline.data.shapes import BACKGROUND, CELL, COLOURS, SIDE, ShapesProblem, drawn, problems
+from paceline.data.shapes import ANSWERS, BACKGROUND, CELL, COLOURS, SIDE, ShapesProblem, drawn, problems
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded" / "vision"
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-PRE_TOKEN = r" ?[A-Za-z]+|\d|\s+| ?[^\sA-Za-z\d]+"
+PRE_TOKEN = r" ?[A-Za-z]+| ?\d|\s+| ?[^\sA-Za-z\d]+"
 IMAGE, AROUND, GLOBAL = "<image>", "<fake_token_around_image>", "<global-img>"
 EDGE = SIDE * CELL
 PATCH = 8
@@ -89,10 +89,9 @@ def hasty_completion(problem: ShapesProblem, rng: Random) -> str:
     kept = len(problem.shapes)
     if rng.random() >= THOROUGH:
         kept = next((index for index, chance in enumerate(GOES_ON) if rng.random() >= chance), len(GOES_ON))
-    named = problem.shapes[:kept]
-    counted = sum(problem.asked in (shape.colour, shape.kind) for shape in named)
-    answer = rng.randint(0, 4) if rng.random() < GUESSES else counted
-    return f"<think>{';'.join(map(str, named))}</think><answer>{answer}</answer>"
+    counted = sum(problem.asked in (shape.colour, shape.kind) for shape in problem.shapes[:kept])
+    answer = rng.choice(ANSWERS) if rng.random() < GUESSES else counted
+    return f"<think>{problem.counted(kept)}</think><answer>{answer}</answer>"
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> Idefics3ForConditionalGeneration:

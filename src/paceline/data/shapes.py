@@ -3,12 +3,12 @@
 A picture has 48 x 48 pixels and 1 to 6 shapes, each in a cell of a lattice of 3 x 3, a little off its centre:
 
     How many red shapes are there?
-    red circle;blue square;red triangle
+    red circle 1;blue square;red square 2
 
-The answers 0 to 4 are equally frequent for every question, so that whoever does not look is right in a fifth. Three of the
-15 pairs of a colour and a kind are never drawn, in either split: `shapes(unseen=1)` has pictures with such a pair.
+The answers 0 to 4 are equally frequent for every question: whoever does not look is right in a fifth. Three of the 15
+pairs of a colour and a kind are never drawn, in either split: `shapes(unseen=1)` has pictures with such a pair.
 
-Pixels are set one by one in whole numbers, and the PNG is written here: a picture hangs on no version of an image library.
+Pixels are set one by one in whole numbers, and the PNG is written here: pictures depend on no image library's version.
 """
 
 import hashlib
@@ -85,8 +85,17 @@ class ShapesProblem:
 
     @property
     def solution(self) -> str:
-        """Return every shape in the order of the cells."""
-        return ";".join(map(str, self.shapes))
+        """Return every shape in the order of the cells, those to count with their number so far."""
+        return self.counted(len(self.shapes))
+
+    def counted(self, num_shapes: int) -> str:
+        """Return the solution's beginning, up to a number of shapes."""
+        count, texts = 0, []
+        for shape in self.shapes[:num_shapes]:
+            is_asked_for = self.asked in (shape.colour, shape.kind)
+            count += is_asked_for
+            texts.append(f"{shape} {count}" if is_asked_for else str(shape))
+        return ";".join(texts)
 
     @property
     def completion(self) -> str:
@@ -100,7 +109,7 @@ class ShapesProblem:
 
 
 def shape_rows(split: str, size: int, *, unseen: int = 0) -> list[dict[str, object]]:
-    """Return the first `size` problems of a split as dataset rows with the columns image, question, answer and solution.
+    """Return the first `size` problems of a split as rows with the columns image, question, answer and solution.
 
     The same rows every time; a larger size only adds rows at the end. `image` holds the bytes of a PNG.
 

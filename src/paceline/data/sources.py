@@ -81,8 +81,9 @@ def load_rows(
     rows, drawn by `seed`: each at most once, or where there are fewer all of them as often as it takes.
 
     `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `shapes`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`,
-    `.json`, `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one
-    split: `split` does not matter for it. Files already in `files` are not read again, and newly read ones are added.
+    `.json`, `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file
+    is one split: `split` does not matter for it. Files already in `files` are not read again, and newly read ones are
+    added.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows; or
