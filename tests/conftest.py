@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -45,10 +45,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("long")
 
 
-def pytest_collection_finish() -> None:
-    """Exempt what is loaded from garbage collection: each full one would look through all of it."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt what is loaded from garbage collection: it stays, and each full one would look through all of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +76,24 @@ def heeded_signals() -> Iterator[None]:
     yield
     for number, handler in previous.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def ray_server() -> Iterator[None]:
+    """A process that forks the workers of the clusters whose tests ask for `forked_workers`."""
+    from tests.support.ray_server import ray_server
+
+    with ray_server():
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_workers(ray_server: None) -> Iterator[None]:
+    """Clusters of this machine whose workers load nothing: what a cluster does is tested, not its processes' start."""
+    from tests.support.ray_server import forked_workers
+
+    with forked_workers():
+        yield
 
 
 @pytest.fixture(scope="session")

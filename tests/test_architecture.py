@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 
 FLOORS = (
@@ -68,8 +70,14 @@ FRAGMENTS = {"That", "Of", "Whether", "Which", "Whose"}
 LONGEST = 400
 """Lines of a file."""
 
-TREES = {str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
-"""Every file, parsed once."""
+NAMES = tuple(str(path.relative_to(SOURCE)) for path in sorted(SOURCE.rglob("*.py")))
+"""Every file."""
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """Every file, parsed once, and by the process alone that runs these tests: all processes collect them."""
+    return {name: ast.parse((SOURCE / name).read_text()) for name in NAMES}
 
 
 def imports_of(tree: ast.Module) -> Iterator[str]:
@@ -81,8 +89,16 @@ def imports_of(tree: ast.Module) -> Iterator[str]:
             yield "." * node.level + (node.module or "")
 
 
-IMPORTS = {name: sorted(set(imports_of(tree))) for name, tree in TREES.items()}
-LIBRARIES = {name: {one.split(".")[0] for one in imports} for name, imports in IMPORTS.items()}
+@pytest.fixture(scope="module")
+def imports(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """Dotted names that each file imports."""
+    return {name: sorted(set(imports_of(tree))) for name, tree in trees.items()}
+
+
+@pytest.fixture(scope="module")
+def libraries(imports: dict[str, list[str]]) -> dict[str, set[str]]:
+    """Packages that each file imports from."""
+    return {name: {dotted.split(".")[0] for dotted in names} for name, names in imports.items()}
 
 
 def package_of(name: str) -> str:
@@ -90,14 +106,14 @@ def package_of(name: str) -> str:
 
 
 def test_every_package_has_a_floor_and_every_floor_has_its_packages():
-    assert {package_of(name) for name in TREES} == set(FLOOR_OF)
+    assert {package_of(name) for name in NAMES} == set(FLOOR_OF)
 
 
-def test_an_import_goes_down_or_stays_in_its_package():
+def test_an_import_goes_down_or_stays_in_its_package(imports):
     found = [
         f"{name} imports {one}"
-        for name, imports in IMPORTS.items()
-        for one in imports
+        for name, dotted_names in imports.items()
+        for one in dotted_names
         if one.startswith(".")
         or (
             one.startswith("paceline.")
@@ -123,15 +139,15 @@ def files_imported(tree: ast.Module) -> Iterator[str]:
 
 
 FILE_OF = {
-    ".".join(("paceline", *name.removesuffix(".py").split("/"))).removesuffix(".__init__"): name for name in TREES
+    ".".join(("paceline", *name.removesuffix(".py").split("/"))).removesuffix(".__init__"): name for name in NAMES
 }
 """Every file, by its dotted name."""
 FACE = "__init__.py"
 """What it imports is for type checkers: it fetches the others at first use. Files below take the version from it."""
 
 
-def test_no_circle_of_imports_inside_a_package_either():
-    imported = {name: set(files_imported(tree)) for name, tree in TREES.items() if name != FACE}
+def test_no_circle_of_imports_inside_a_package_either(trees):
+    imported = {name: set(files_imported(tree)) for name, tree in trees.items() if name != FACE}
 
     def reached(name: str) -> set[str]:
         found, ahead = set[str](), [name]
@@ -156,10 +172,10 @@ def offered(tree: ast.Module) -> set[str]:
     return {name for value in values for name in ast.literal_eval(value)}
 
 
-def test_a_name_is_imported_from_the_file_that_defines_it():
+def test_a_name_is_imported_from_the_file_that_defines_it(trees):
     """An `__init__` that imports uses what it imports, or offers it to authors of code in its `__all__`."""
     found = []
-    for name, tree in TREES.items():
+    for name, tree in trees.items():
         if name.endswith("/__init__.py"):
             used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | offered(tree)
             bound = [alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom)
@@ -168,56 +184,56 @@ def test_a_name_is_imported_from_the_file_that_defines_it():
     assert not found
 
 
-def test_a_heavy_library_stays_in_its_place():
+def test_a_heavy_library_stays_in_its_place(libraries):
     found = [
         f"{name} imports {library}"
-        for name, libraries in LIBRARIES.items()
-        for library in libraries & HEAVY.keys()
+        for name, imported in libraries.items()
+        for library in imported & HEAVY.keys()
         if not name.startswith(HEAVY[library])
     ]
     assert not found
 
 
-def test_the_pure_packages_know_nothing_of_the_outside_world():
+def test_the_pure_packages_know_nothing_of_the_outside_world(libraries):
     found = {
         name: outside
-        for name, libraries in LIBRARIES.items()
-        if package_of(name) in PURE and (outside := libraries & OUTSIDE_WORLD)
+        for name, imported in libraries.items()
+        if package_of(name) in PURE and (outside := imported & OUTSIDE_WORLD)
     }
     assert not found
 
 
-def test_what_must_start_quickly_needs_no_torch():
+def test_what_must_start_quickly_needs_no_torch(libraries):
     found = {
         name: heavy
-        for name, libraries in LIBRARIES.items()
-        if name.removesuffix(".py").startswith(WITHOUT_TORCH) and (heavy := libraries & TORCH)
+        for name, imported in libraries.items()
+        if name.removesuffix(".py").startswith(WITHOUT_TORCH) and (heavy := imported & TORCH)
     }
     assert not found
 
 
-def test_untrusted_text_never_becomes_code():
+def test_untrusted_text_never_becomes_code(trees, libraries):
     found = []
-    for name, tree in TREES.items():
+    for name, tree in trees.items():
         calls = {
             node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         if name not in RUNS_PROGRAMS:
             found += [f"{name} calls {one}" for one in calls & {"eval", "exec", "compile", "__import__"}]
-        unsafe = LIBRARIES[name] & {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
+        unsafe = libraries[name] & {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
         found += [f"{name} imports {one}" for one in unsafe]
     assert not found
 
 
 def test_a_file_is_named_for_an_idea_and_short_enough_to_hold_in_mind():
     vague = {"utils", "util", "helpers", "common", "manager", "handler", "misc"}
-    assert not [name for name in TREES if vague & set(name.removesuffix(".py").split("/"))]
-    lengths = {name: len((SOURCE / name).read_text().splitlines()) for name in TREES}
+    assert not [name for name in NAMES if vague & set(name.removesuffix(".py").split("/"))]
+    lengths = {name: len((SOURCE / name).read_text().splitlines()) for name in NAMES}
     assert not {name: lines for name, lines in lengths.items() if lines > LONGEST}
 
 
-def test_a_package_that_lists_its_files_lists_all_of_them_and_none_that_is_gone():
-    for name, tree in TREES.items():
+def test_a_package_that_lists_its_files_lists_all_of_them_and_none_that_is_gone(trees):
+    for name, tree in trees.items():
         text = ast.get_docstring(tree) or ""
         if name.endswith("/__init__.py"):
             there = {path.name for path in (SOURCE / name).parent.iterdir() if path.suffix in {".py", ".c", ".h"}}
@@ -237,21 +253,21 @@ def described(tree: ast.Module) -> Iterator[ast.Constant]:
                     yield after.value
 
 
-def test_a_docstring_stands_alone():
+def test_a_docstring_stands_alone(trees):
     """A fragment such as "Of the set." continues a name; `typing_extensions.override` replaces "See `Base`."."""
     found = [
         f"{name}:{text.lineno} begins with {words[0]}"
-        for name, tree in TREES.items()
+        for name, tree in trees.items()
         for text in described(tree)
         if (words := str(text.value).split()) and (words[0] in FRAGMENTS or str(text.value).startswith("See `"))
     ]
     assert not found
 
 
-def test_a_class_or_type_has_a_name_of_its_own():
+def test_a_class_or_type_has_a_name_of_its_own(trees):
     """A capitalised name that is bound at the top of two files means two things."""
     places: dict[str, list[str]] = {}
-    for name, tree in TREES.items():
+    for name, tree in trees.items():
         for node in tree.body:
             targets = node.targets if isinstance(node, ast.Assign) else []
             bound = (

@@ -6,7 +6,9 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from PIL import Image
 
+from paceline.data.pictures import PictureStore
 from paceline.reports.viewer.documents import Documents
 from paceline.reports.viewer.serving import PageServer, export
 from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, paid, rollout, write_run, write_tokens
@@ -70,7 +72,7 @@ def watched(page, origin):
 
 
 def own(url, origin):
-    return url.startswith((origin, "data:,"))
+    return url.startswith((origin, "data:,", "data:image/png;base64,"))
 
 
 def go(page, url):
@@ -102,6 +104,28 @@ def test_hostile_texts_are_shown_as_they_are_and_nothing_is_fetched_from_elsewhe
             counted(page, "1 with this text")
             assert page.locator(".row .line").text_content() == " ".join(HOSTILE[1].split())
             assert len(texts) == len(HOSTILE)
+
+
+@pytest.mark.parametrize("kind", ["server", "files"])
+def test_images_of_a_prompt_stand_before_it_as_small_copies_from_the_run_alone(page, tmp_path, kind):
+    store = PictureStore()
+    picture = store.add(Image.new("RGB", (512, 384), (200, 30, 30)))
+    named = [{"sha256": name, "start": 0, "length": 9} for name in (picture.sha256, "0" * 64)]
+    run = write_run(tmp_path / "run", {1: [rollout(1, 0, "red", images=named)]})
+    run.write_images(store, [picture.sha256])
+    with served(run.path) as url:
+        if kind == "files":
+            url = f"file://{export(Documents(run.path), tmp_path / 'out')}"
+        with watched(page, url.rsplit("/", 1)[0]):
+            go(page, f"{url}#rollouts-000001/0/0")
+            page.locator(".images img").wait_for()
+            sizes = page.locator(".images img").evaluate_all(
+                "(nodes) => nodes.map((node) => [node.naturalWidth, node.naturalHeight])"
+            )
+            assert sizes == [[256, 192]]
+            captions = page.locator(".images figcaption").all_text_contents()
+            assert captions == ["image 1, 9 tokens, 512 \u00d7 384", "image 2, 9 tokens"]
+            page.locator(".images .note").get_by_text("is missing in the run's directory").wait_for()
 
 
 def test_texts_without_tokens_are_the_recorded_ones(page, tmp_path):

@@ -8,6 +8,8 @@ from paceline.checkpoints.run_directory import RunDir
 from tests.support.cluster_here import cluster_here, made_by
 from tests.support.cluster_runs import CLUSTER, completions, train, weights
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def numbers(run: RunDir) -> list[dict]:
     """Of every step, without clocks, rewards by the function's name, and the rounding of logprobs in other batches."""

@@ -27,6 +27,7 @@ from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup, Workers
 from tests.support.cluster_runs import REWARD, ROWS, completions, options_in
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 STEPS, PROMPTS, GENERATIONS, STALENESS = 60, 4, 4, 2
 LONGEST = 0.005
 """Seconds of a delay, at most: as long as what it delays."""

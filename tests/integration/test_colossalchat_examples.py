@@ -77,6 +77,7 @@ def test_programs_of_its_rows_are_learnt_from(tmp_path):
     assert step["grad_norm"] > 0
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_the_example_for_one_machine_trains_on_ray_with_two_held_out_sets_and_a_timeline(tmp_path, model):
     held_out = [
         {"messages": {"role": "user", "content": f"What is {n} + 2?"}, "gt_answer": str(n + 2)} for n in range(5)
@@ -101,6 +102,7 @@ def test_the_example_for_one_machine_trains_on_ray_with_two_held_out_sets_and_a_
     assert {("trainer", "update"), ("trainer", "manifest"), ("run", "evaluate"), ("run", "sample")} <= done
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_the_example_for_several_machines_trains_on_ray_scaled_down_to_this_one(tmp_path, model):
     layout = "-t 4 -i 1 -tp 2 -pp 2 -zero 1 -nb 1 -ibs 2"
     found = translate(command(tmp_path, SEVERAL_MACHINES, ROWS[:4], model, layout))

@@ -5,6 +5,7 @@ from safetensors.numpy import load
 
 from tests.support.cluster_runs import completions, train, weights
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 TRAINERS = ("--cluster", "--num-consumers", 2, "--save-steps", 1)
 
 

@@ -65,6 +65,8 @@ OPTIMS = {
 LOSSES = {"grpo": LossConfig(), "everything": EVERYTHING}
 STEPS = [(3, 2, 4, 1), (1,), (), (2, 0, 0), (5, 5)]
 """Completions with an advantage in each group of a step: also fewer groups than ranks, and a step without any."""
+STEPS_OF_TABLE = STEPS[:2]
+"""Steps of the models' table, whose layers cost seconds: what a step may lack is a matter of layouts, not of layers."""
 
 
 def groups_of(sizes: Sequence[int], chance: random.Random) -> list[RolloutGroup]:
@@ -179,10 +181,11 @@ def learner(name: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks, 
     )
 
 
-def trained(half: Learner) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+def trained(half: Learner, family: str) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
     """Whole weights of what is on this rank after all steps, by name, and what each step reported."""
     chance = random.Random(5)
-    steps = [half.step(groups_of(sizes, chance), learning_rate=1e-3) for sizes in STEPS]
+    numbers = STEPS if family in FAMILIES else STEPS_OF_TABLE
+    steps = [half.step(groups_of(sizes, chance), learning_rate=1e-3) for sizes in numbers]
     stats = [flat_numbers(asdict(one)) for one in steps]
     moved = {name: one for name, one in half.policy.model.named_parameters() if one.requires_grad}
     return {name: _whole(one) for name, one in moved.items()}, stats
@@ -226,7 +229,7 @@ def _try(rank: int, folder: Path, layout: str, family: str, loss: str, optim: st
     place = folder / file_name(layout, family, loss, optim)
     place.mkdir(exist_ok=True)
     with exact(family):
-        weights, stats = trained(learner(family, loss, optim, torch.float64, ranks))
+        weights, stats = trained(learner(family, loss, optim, torch.float64, ranks), family)
     gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks))
     torch.save({"weights": weights, "gradients": gradients}, place / f"rank-{rank}.pt")
     (place / f"rank-{rank}.json").write_text(json.dumps({"stats": stats, "loss": value}))
@@ -244,5 +247,5 @@ def file_name(*case: str) -> str:
 def alone(family: str, loss: str, optim: str) -> tuple[dict[str, Tensor], list, dict[str, Tensor], float]:
     """Weights, reports, gradients and loss of one process."""
     with exact(family):
-        weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK))
+        weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK), family)
     return weights, stats, *gradient(learner(family, loss, optim, torch.float32, ONE_RANK))

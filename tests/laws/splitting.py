@@ -14,6 +14,8 @@ from paceline.config.objective import LossConfig, OptimConfig
 from paceline.config.presets import PRESETS
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
+from paceline.models.vision.placeholders import placeholders_of
+from paceline.models.vision.tower import Vision
 from paceline.objective.micro_batches import Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
 from paceline.training.learner.learner import Learner
@@ -23,9 +25,12 @@ from paceline.types import Rollout, RolloutGroup, Task
 from tests.support.episodes import random_conversation
 from tests.support.episodes import sample as make_sample
 from tests.support.families import family, make_model
+from tests.support.seeing import SEEING, HeldPictures, picture, prompt_with, seeing_model, seeing_tokenizer
 from tests.support.tiny import Kind, tiny_model, with_exact_norms
 
 TEMPERATURE, MAX_LENGTH = 0.7, 12
+IMAGES = (picture(1), picture(2, 32, 48))
+PICTURES = HeldPictures(*IMAGES)
 FORWARDS = (PolicyForward(kind="packed", reason=""), PolicyForward(kind="padded", reason=""))
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 DTYPES = (torch.float64, pytest.param(torch.float32, marks=pytest.mark.long))
@@ -82,6 +87,17 @@ def random_samples(seed: int, *, groups: int = 4) -> list[Sample]:
     return samples
 
 
+def samples_with_images(kind: str) -> list[Sample]:
+    """Return the rows of `random_samples`; prompts have no image, one, two, and the same one again."""
+    placeholders = placeholders_of(seeing_model(kind).config, SEEING[kind].processor, seeing_tokenizer(kind))
+    texts = [("no image", ()), ("what {}?", IMAGES[:1]), ("{} or {}", IMAGES), ("again {}", IMAGES[:1])]
+    samples = []
+    for sample in random_samples(0, groups=len(texts)):
+        ids, media = prompt_with(seeing_tokenizer(kind), placeholders, texts[sample.group][0], *texts[sample.group][1])
+        samples.append(replace(sample, prompt_ids=tuple(ids), prompt_media=tuple(media)))
+    return samples
+
+
 def random_episodes(seed: int, *, groups: int = 4) -> list[Sample]:
     """Rows of conversations, branches among them, whose turns have advantages of their own."""
     chance = random.Random(seed)
@@ -126,7 +142,7 @@ class Splitter:
         self.samples = list(samples)
         self.learner = Learner(
             policy,
-            choose_forward(policy.model),
+            choose_forward(policy.model, vision=policy.vision),
             reference=reference if loss.beta > 0 else None,
             loss=loss,
             optim=OptimConfig(),
@@ -152,7 +168,7 @@ class Splitter:
                 reference, _ = half.runner.values(half.reference, [batch])[0]
             old = torch.cat([self.old[row] for row in rows])
             half.backward([replace(batch, old_logprobs=old, ref_logprobs=reference)], first=False)
-        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
     def whole(self) -> Tensor:
         """The gradient of the step in one packed micro-batch."""
@@ -219,6 +235,8 @@ def _loaded(kind: str, dtype: torch.dtype, *, noise: float = 0.0) -> Loaded:
     training leads."""
     if kind in get_args(Kind):
         model = with_exact_norms(tiny_model(kind, dtype=dtype)).train()
+    elif kind in SEEING:
+        model = seeing_model(kind, dtype)
     else:
         model = make_model(family(kind)).to(dtype).train()
         model.config._experts_implementation = "eager"  # torch's grouped product refuses float64
@@ -226,5 +244,9 @@ def _loaded(kind: str, dtype: torch.dtype, *, noise: float = 0.0) -> Loaded:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    if kind in SEEING:
+        processor = SEEING[kind].processor
+        vision = Vision(model=model, pictures=PICTURES, processor=processor, compute_dtype=dtype)
+        return Loaded(model=model, compute_dtype=dtype, vision=vision)
     assert choose_forward(model).kind == "packed"
     return Loaded(model=model, compute_dtype=dtype)

@@ -22,6 +22,7 @@ MEASURED = (
 """What differs without any difference of the run: times, ways of weights, rounding of logprobs in other batches."""
 
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 WORDS = [f"--{name}={value}" for name, value in CONVERSATIONS.items()]
 
 

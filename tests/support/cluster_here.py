@@ -14,15 +14,14 @@ from paceline.checkpoints.finding import Checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
-from paceline.models.loading import load_model
 from paceline.training.backend import Backend, BackendFactory, make_task_sampler
 from paceline.training.session import train
-from paceline.training.setup.inputs import RunInputs
+from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_request import RunRequest
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup
-from paceline.workers.worker import SamplerWorker, TrainerWorker
+from paceline.workers.worker import SamplerWorker, TrainerWorker, load_copy
 from tests.support.cluster_runs import options_in
 
 
@@ -66,7 +65,8 @@ def cluster_here(config: Config, inputs: RunInputs, checkpoint: Checkpoint | Non
     """A `BackendFactory`: one trainer and the samplers."""
     trainer = TrainerWorker(config, inputs.run_size, checkpoint)
     count, done = config.cluster.num_producers, 0 if checkpoint is None else checkpoint.state.step
-    samplers = WorkerGroup(Here([sampler_of(config) for _ in range(count)]), "sampler")
+    images = inputs.run_size.images
+    samplers = WorkerGroup(Here([sampler_of(config, images) for _ in range(count)]), "sampler")
     weights = StoredWeights(WorkerGroup(Here([trainer]), "trainer"), samplers, done=done)
     task_sampler = make_task_sampler(config, inputs, checkpoint)
     backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=samplers, done=done)
@@ -84,6 +84,6 @@ def made_by(make_backend: BackendFactory, place: Path, **more: object) -> RunDir
     return RunDir(place / "run")
 
 
-def sampler_of(config: Config) -> SamplerWorker:
-    """A sampler's process, as a cluster makes it."""
-    return SamplerWorker(config, load_model(config.model, config.lora, seed=config.loop.seed))
+def sampler_of(config: Config, images: Path | None = None) -> SamplerWorker:
+    """A sampler's process, as a cluster makes it; `images` is the folder of a run's images, if it has any."""
+    return SamplerWorker(config, load_copy(config, RunObjects(), None, is_apart=True, images=images))

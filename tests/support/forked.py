@@ -150,10 +150,10 @@ def _speaking(streams: tuple[str, str], work: Callable[..., None], arguments: Se
     try:
         work(*arguments)
     finally:
-        _shut_down()
+        shut_down()
 
 
-def _shut_down() -> None:
+def shut_down() -> None:
     """End what runs at exit, as an interpreter does and a forked process does not."""
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -206,4 +206,4 @@ def _rank(streams: tuple[str, str], group: int, folder: str, environment: Mappin
         traceback.print_exc()
         sys.exit(1)
     finally:
-        _shut_down()
+        shut_down()

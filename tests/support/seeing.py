@@ -163,6 +163,7 @@ SEEING: Mapping[str, SeeingModel] = {
         text_type="qwen3_5_text",
         text=dict(LINEAR)
         | {
+            "layer_types": ["linear_attention", "full_attention"],
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 1e4,

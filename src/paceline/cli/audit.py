@@ -12,6 +12,7 @@ from paceline.data.sources import load_rows
 from paceline.errors import DONE, FAILED, ConfigError
 from paceline.rewards.function import BuiltIn, row_check
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
+from paceline.training.setup.checks import unexpanded_images
 from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.named_code import allow_named_code
 
@@ -90,7 +91,7 @@ def _audits(config: Config) -> list["Audit"]:
         if isinstance(function, BuiltIn) and function.describe is not None:
             print(function.describe())
     rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS, seed=config.loop.seed)
-    screened = screen(rows, data, row_check(functions))
+    screened = screen(rows, data, row_check(functions), unexpanded_images(config))
     if screened.skipped:
         print(f"Skipped {len(screened.skipped)} of {len(rows)} rows; the first: {screened.skipped[0]}")
     tasks = plain_tasks(screened, data, default_system=default_system_prompt(names))

@@ -26,9 +26,10 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
+from paceline.data.prompts import length_histogram
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
-from paceline.data.tasks import build_tasks, length_histogram
+from paceline.data.tasks import build_tasks
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
 from paceline.rewards.function import row_check
@@ -92,7 +93,7 @@ def run(argv: list[str]) -> int:
             refuse_spread(config.engine, int(processes))
     sizes, device = layout(config.parallel, ranks), _device(config, arguments.flags)
     data, checked = config.data, check(config, runs_here=False)
-    rows, apart = training_rows(data, seed=config.loop.seed, files=checked.files)
+    rows, apart = training_rows(data, seed=config.loop.seed, files=checked.files, images=checked.images)
     if apart:
         print(f"\n{len(apart):,} rows are held out by --eval-share, and {len(rows):,} are trained on.")
     reader = RowReader(config, checked)
@@ -131,11 +132,14 @@ class RowReader:
         """
         if self._is_exact:
             return self._tokenised(rows, by_functions, whole=whole)
-        screened = screen(rows if whole or len(rows) <= WHOLE else spread(rows, SAMPLE), self._config.data, None)
+        seen = rows if whole or len(rows) <= WHOLE else spread(rows, SAMPLE)
+        screened = screen(seen, self._config.data, None, self._checked.images)
         tasks = [
             Task(
                 task_id=row.row_id,
-                prompt=row.prompt if isinstance(row.prompt, str) else json.dumps(row.prompt, sort_keys=True),
+                prompt=row.prompt
+                if isinstance(row.prompt, str)
+                else json.dumps(row.prompt, sort_keys=True, default=str),
                 prompt_ids=(),
                 answer=row.answer,
                 columns=row.reward_columns,
@@ -150,6 +154,7 @@ class RowReader:
         with loading_libraries():  # seconds, which a plan without a local tokenizer does not take
             from paceline.models.pretrained import load_tokenizer, positions_in, read_config
             from paceline.training.setup.held_out import check_prompts_fit, of_rows
+            from paceline.training.setup.images import with_placeholders
 
         config = self._config
         tokenizer, limit = load_tokenizer(config.model), positions_in(read_config(config.model))
@@ -160,6 +165,7 @@ class RowReader:
             system=self._checked.system,
             check=by_functions,
             whole=whole,
+            images=with_placeholders(config, self._checked, tokenizer).images,
         )
         check_prompts_fit(built.looked_at, limit=limit, completion=config.sampling.max_completion_length)
         if whole:

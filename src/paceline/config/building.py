@@ -136,6 +136,15 @@ def _check(config: Config) -> None:
     require(right, "lora_settings", config.lora.lora_settings, "be left out without --lora-rank")
     right = not config.lora.lora_parameters or config.lora.lora_rank > 0
     require(right, "lora_parameters", config.lora.lora_parameters, "be left out without --lora-rank")
+    has_adapter = config.lora.lora_rank > 0 or OTHER_ADAPTER in config.lora.settings
+    for option, trained in (
+        ("train_vision", config.vision.train_vision),
+        ("train_projector", config.vision.train_projector),
+    ):
+        right, why = not (trained and has_adapter), "all weights are frozen then; --lora-vision adapts these layers too"
+        require(right, option, trained, "be false with --lora-rank", why)
+    right, why = has_adapter or not config.vision.lora_vision, "--train-vision trains the encoder's own weights"
+    require(right, "lora_vision", config.vision.lora_vision, "be false without --lora-rank", why)
     parts, rollouts = config.optim.num_minibatches, config.loop.prompts_per_step * generations
     fitting = divisors(rollouts)
     nearest = [*[n for n in fitting if n < parts][-1:], *[n for n in fitting if n > parts][:1]]

@@ -35,6 +35,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         # completions are drawn from another distribution, or of other prompts
         *("model", "dtype", "device", "trust_remote_code"),
         *("dataset", "dataset_split", "prompt_column", "answer_column", "system_prompt"),
+        *("image_max_pixels", "image_min_pixels", "max_images_per_prompt", "image_urls"),
         *("enable_thinking", "chat_template_kwargs", "max_prompt_length", "long_prompts", "shuffle", "dataset_size"),
         *("on_bad_row", "seed"),
         *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop"),
@@ -48,7 +49,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "bound_shape"),
         *("average", "average_over", "beta", "kl", "entropy_coef", "entropy_target", "rollout_correction"),
         *("correction_bounds", "top_entropy_quantile", "off_policy_threshold", "skip_threshold"),
-        *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "lr_scheduler"),
+        *("learning_rate", "vision_learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "lr_scheduler"),
         *("adam_betas", "adam_eps"),
         *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
         # the learning rate falls towards the last step, unless --lr-schedule is constant
@@ -57,7 +58,10 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("eval_dataset", "eval_split", "eval_share", "eval_size", "eval_temperature", "eval_generations"),
         "eval_reward_func",
     ),
-    "never": ("lora_rank", "lora_targets", "lora_parameters", "lora_settings", "optimizer", "ref_sync"),
+    "never": (
+        *("lora_rank", "lora_targets", "lora_parameters", "lora_settings", "optimizer", "ref_sync"),
+        *("train_vision", "train_projector", "lora_vision"),
+    ),
 }
 """Options of each rule, with the reasons; each option is in exactly one of them."""
 NEVER_BECAUSE = "a checkpoint holds the weights and moments of what it was saved of"

@@ -16,7 +16,7 @@ formats.py     prompt and answer of a row, recognised by its columns
 row_images.py  images of a row: where they stand in its prompt, what stands for them
 rows.py        a row, rows on demand, and their order
 tasks.py       rows to tokenised tasks; prompts that are too long
-prompts.py     the prompt of a row: system message, chat template, cut
+prompts.py     the prompt of a row: system message, chat template, cut; lengths of prompts
 pictures.py    images of rows: their pixels, by hash; what stands for them in a prompt
 duplicates.py  prompts that stand in several rows
 answers.py     answers in a text: tags, boxes, `####`

@@ -301,29 +301,23 @@ def _content(file: Path, *, flags: int = 0) -> bytes:
 
 def _checked_size(content: bytes) -> bytes:
     if len(content) > LARGEST_FILE:
-        raise DataError(
-            f"has {len(content)} bytes, and an image's file may have {LARGEST_FILE}; make it smaller, or remove the row"
-        )
+        raise DataError(f"has more than {LARGEST_FILE >> 20} MiB, the most of an image's file; make it smaller")
     return content
 
 
 def _file(name: str, base: Path | None) -> Path:
-    """Return the path of an image's file, which is there, is a regular file and not too large."""
+    """Return the path of an image's file, which is there and is a regular file."""
     if "\0" in name or len(name) > os.pathconf("/", "PC_PATH_MAX") or max(map(len, name.split("/"))) > 255:
         raise DataError(f"holds {name[:SHOWN]!r}..., which is no path of a file and no Base64; mend the row")
     path = local_path(name if base is None else base / name)
     try:
-        size = path.stat().st_size if path.is_file() else None
+        is_there = path.is_file()
     except OSError as error:
         raise DataError(f"cannot be read: {name[:SHOWN]} ({error}); check the path") from error
-    if size is None:
+    if not is_there:
         raise DataError(
             f"names no file: there is no {name[:SHOWN]!r} in {path.parent if base is None else base}; check the path, "
             "which is relative to the data file"
-        )
-    if size > LARGEST_FILE:
-        raise DataError(
-            f"names the file {name[:SHOWN]} of {size} bytes, and an image's may have {LARGEST_FILE}; make it smaller"
         )
     return path
 

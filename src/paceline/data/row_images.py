@@ -13,12 +13,12 @@ of that size, and the tokens of the whole say where each image is. In the column
 a `Picture` stands in the place of each image.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from paceline.chat.messages import is_empty, is_image_part, plain_value, texts_in, unpacked, written_value
-from paceline.data.pictures import Picture, PictureStore, Placeholders
+from paceline.chat.messages import is_empty, is_image_part, plain_value, texts_in, written_value
+from paceline.data.pictures import Picture, PictureStore, Placeholders, is_pil
 from paceline.data.rows import Row
 from paceline.errors import DataError, ModelError
 from paceline.types import Media, Message
@@ -36,8 +36,9 @@ class ImageInput:
     """What images of rows are read with."""
 
     pictures: PictureStore
-    placeholders: Placeholders | None
-    """Rule of the model's family; None: the model is not known yet, or reads text alone."""
+    placeholders: Callable[[], Placeholders] | None
+    """Reads the rule of the model's family, once a row has an image; None: the model is not known yet, or reads text
+    alone."""
     max_images_per_prompt: int
 
 
@@ -46,7 +47,12 @@ def has_images(row: Row) -> bool:
     if any(_listed(row.columns.get(column)) for column in IMAGE_COLUMNS):
         return True
     prompts = (plain_value(row.columns.get(column)) for column in ("prompt", "messages"))
-    return any(is_image_part(part) for prompt in prompts for part in _parts(prompt))
+    return any(map(has_image_parts, prompts))
+
+
+def has_image_parts(messages: object) -> bool:
+    """Return True for messages of which one has a part of type image."""
+    return any(map(is_image_part, _parts(messages)))
 
 
 def _parts(messages: object) -> Iterator[object]:
@@ -97,6 +103,15 @@ def _is_missing(image: object) -> bool:
     return image is None or (isinstance(image, str | float) and is_empty(image))
 
 
+def pictures_in(value: object) -> Iterator[Picture]:
+    """Yield the pictures in a value of a row's columns, however deep."""
+    if isinstance(value, Picture):
+        yield value
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for item in items:
+        yield from pictures_in(item)
+
+
 def with_pictures(row: Row, column: str, images: ImageInput) -> Row:
     """Return a row whose images were read: its pictures, its prompt with an image part for each, and its columns with
     pictures.
@@ -124,28 +139,43 @@ def with_pictures(row: Row, column: str, images: ImageInput) -> Row:
         except DataError as error:
             raise DataError(f"row {row.row_id}: image {number} {error.message}", remedies=error.remedies) from error
 
-    def pictured(name: str, cell: object) -> object:
-        if name in IMAGE_COLUMNS:
-            held = [images.pictures.add(image, row.folder) for image in _listed(cell)]
-            is_list = isinstance(plain_value(cell), list | tuple) or str(cell).lstrip().startswith("[")
-            return (held if is_list else held[0]) if held else cell
-        return _pictured(unpacked(cell), images.pictures, row) if name == column else cell
-
     pictures = tuple(read(image, number) for number, image in enumerate(values, start=1))
-    columns = {name: pictured(name, cell) for name, cell in row.columns.items()}
-    passed = None if row.passed is None else {name: pictured(name, cell) for name, cell in row.passed.items()}
+    columns = _pictured_columns(row.columns, column, row, images.pictures)
+    passed = None if row.passed is None else _pictured_columns(row.passed, column, row, images.pictures)
     return replace(row, prompt=messages, pictures=pictures, columns=columns, passed=passed)
 
 
-def _pictured(value: object, store: PictureStore, row: Row) -> object:
-    """Return messages, or what is inside them, with pictures in the place of images."""
+def _pictured_columns(
+    columns: Mapping[str, object], prompt: str, row: Row, store: PictureStore
+) -> Mapping[str, object]:
+    """Return columns with pictures in the place of images: in columns of images, in the prompt's messages, and in the
+    place of each object of PIL anywhere."""
+
+    def of_cell(name: str, cell: object) -> object:
+        if name in IMAGE_COLUMNS:
+            held = [store.add(image, row.folder) for image in _listed(cell)]
+            is_list = isinstance(plain_value(cell), list | tuple) or str(cell).lstrip().startswith("[")
+            return (held if is_list else held[0]) if held else cell
+        if isinstance(cell, Mapping) and row.passed is not None and row.passed.keys() >= cell.keys():
+            return _pictured_columns(cell, prompt, row, store)  # the whole row, passed beside its columns
+        return _pictured(cell, row, store, has_parts=name == prompt)
+
+    return {name: of_cell(name, cell) for name, cell in columns.items()}
+
+
+def _pictured(value: object, row: Row, store: PictureStore, *, has_parts: bool) -> object:
+    """Return a value with pictures in the place of images; `has_parts`: its parts of type image hold images too."""
+    if is_pil(value):
+        return store.add(value)
     value = plain_value(value)
     if isinstance(value, Mapping):
-        if is_image_part(value):
+        if has_parts and is_image_part(value):
             held = [(key, image) for key, image in value.items() if key != "type" and not _is_missing(image)]
             return {"type": value["type"], **{key: store.add(image, row.folder) for key, image in held}}
-        return {key: _pictured(inner, store, row) for key, inner in value.items()}
-    return [_pictured(inner, store, row) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _pictured(inner, row, store, has_parts=has_parts) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_pictured(inner, row, store, has_parts=has_parts) for inner in value]
+    return value
 
 
 def _placed(row: Row, listed: Sequence[object]) -> tuple[str | list[Message], list[object]]:
@@ -162,8 +192,7 @@ def _placed(row: Row, listed: Sequence[object]) -> tuple[str | list[Message], li
             f"row {row_id}: its text holds {' or '.join(GROUNDING_MARKS)}, whose values in the column 'objects' are "
             "not written into it here; write them into the text"
         )
-    has_parts = any(is_image_part(part) for part in _parts(prompt))
-    messages = prompt if has_parts or not listed else _with_parts(prompt, len(listed), row_id)
+    messages = prompt if has_image_parts(prompt) or not listed else _with_parts(prompt, len(listed), row_id)
     parts = [part for part in _parts(messages) if isinstance(part, Mapping) and is_image_part(part)]
     places = sum("image" not in part for part in parts)
     if places != len(listed):

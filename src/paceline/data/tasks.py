@@ -1,7 +1,6 @@
-"""Tokenised tasks from rows, the treatment of prompts that are too long, and the histogram of lengths."""
+"""Tokenised tasks from rows, and the treatment of prompts that are too long."""
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from paceline.chat.templates import left_out, shape_of, shows_all, tool_format
 from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen, usable
+from paceline.data.pictures import Placeholders
 from paceline.data.prompts import apply_template, length_of, prompt_messages, shortening, token_ids, truncate
 from paceline.data.row_images import ImageInput, expanded, media_of, refuse_reserved
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
@@ -45,6 +45,8 @@ class TaskBuilder:
     """Tools of a row's conversation, which its prompt shows."""
     images: ImageInput | None = None
     """What images are read with; None: the model reads text alone."""
+    rule: Placeholders | None = None
+    """How prompts hold images; None: the rows that were looked at have none."""
     formats: dict[str, ToolFormat | None] = field(default_factory=dict)
     """Formats of tools in prompts, by the schemas as text; the chat template is rendered once for each set."""
     hidden: dict[object, list[tuple[int, str]]] = field(default_factory=dict)
@@ -65,8 +67,8 @@ class TaskBuilder:
             if messages is not None:
                 self._check_shown(row, messages)
             media: tuple[Media, ...] = ()
-            if self.images is not None and self.images.placeholders is not None:
-                media = media_of(ids, row.pictures, self.images.placeholders, row.row_id)
+            if self.images is not None and self.rule is not None:
+                media = media_of(ids, row.pictures, self.rule, row.row_id)
                 if not self.images.pictures.first_frames.isdisjoint(picture.sha256 for picture in row.pictures):
                     self._note("an image has several frames, of which the model sees the first", row)
             columns = row.reward_columns
@@ -86,11 +88,11 @@ class TaskBuilder:
 
     def _rendered(self, row: Row) -> tuple[str, str, tuple[Message, ...] | None]:
         """Return the prompt of a row with images expanded, the same as it is shown, and the messages in it."""
-        tools, rule = self._shown(row.columns, row.row_id), None if self.images is None else self.images.placeholders
+        tools, rule = self._shown(row.columns, row.row_id), self.rule
         if row.pictures and rule is None:
             raise DataError(
-                f"row {row.row_id}: has an image, and the model reads text alone; take a model that reads images, or "
-                "remove the row"
+                f"row {row.row_id}: has an image, and the model reads text alone, as none of the rows that were "
+                "looked at before the first step has one; take a model that reads images, and begin with such a row"
             )
         messages = prompt_messages(row, self.data, system=self.system, has_tools=tools is not None)
         if messages is None:
@@ -307,8 +309,16 @@ def build_tasks(  # noqa: PLR0913 - rows and all that makes tasks of them, which
     _check_names(seen)
     screened = screen(seen, data, check, images)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
+    has_images = any(row.pictures for row in screened.rows)
     builder = TaskBuilder(
-        tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of, images=images
+        tokenizer=tokenizer,
+        data=data,
+        system=system,
+        check=check,
+        columns=names,
+        tools_of=tools_of,
+        images=images,
+        rule=images.placeholders() if has_images and images is not None and images.placeholders is not None else None,
     )
     tasks = builder.tasks(screened.rows)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
@@ -365,42 +375,3 @@ def _within_limit(tasks: Iterable[Task], builder: TaskBuilder) -> tuple[tuple[Ta
         except LeftOut as error:
             uncut.append(str(error))
     return tuple(kept), tuple(uncut)
-
-
-BLOCKS = " ▏▎▍▌▋▊▉█"
-BAR_WIDTH = 30
-MAX_BINS = 8
-
-
-def length_histogram(lengths: Sequence[int]) -> str:
-    """Draw counts per range of tokens as bars, under a line with n, median, 95th percentile and maximum.
-
-    Percentiles are nearest-rank: a length that occurs. Every range that holds a prompt shows at least a sliver.
-
-    >>> print(length_histogram([3, 3, 4]))
-    prompt tokens: n 3, median 3, p95 4, max 4
-      3 ██████████████████████████████ 2
-      4 ███████████████ 1
-
-    Raises:
-        ValueError: `lengths` is empty.
-    """
-    if not lengths:
-        raise ValueError("lengths must not be empty")
-    ordered = sorted(lengths)
-    median, p95 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
-    # Equally wide ranges from the smallest length on, both ends included.
-    lowest, highest = ordered[0], ordered[-1]
-    width = math.ceil((highest - lowest + 1) / MAX_BINS)
-    counts = [0] * ((highest - lowest) // width + 1)
-    for length in ordered:
-        counts[(length - lowest) // width] += 1
-    bounds = [(low, min(low + width - 1, highest)) for low in range(lowest, highest + 1, width)]
-    labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in bounds]
-    lines = [f"prompt tokens: n {len(ordered):,}, median {median:,}, p95 {p95:,}, max {ordered[-1]:,}"]
-    for label, count in zip(labels, counts, strict=True):
-        # In eighths of a character: a bar is empty only for 0.
-        whole, rest = divmod(math.ceil(count / max(counts) * BAR_WIDTH * 8), 8)
-        bar = BLOCKS[-1] * whole + BLOCKS[rest].strip()
-        lines.append(f"  {label:>{max(map(len, labels))}} {bar} {count:,}")
-    return "\n".join(lines)

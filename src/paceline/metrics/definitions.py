@@ -73,6 +73,10 @@ METRICS: Mapping[str, Metric] = {
         optional=True,
     ),
     "prompts_truncated": Metric("prompts", "of a large dataset, cut to max_prompt_length", optional=True),
+    "images": Metric("images", "in the prompts of the step; this and what follows it only with images", optional=True),
+    "image_tokens_share": Metric(
+        "share", "of the prompts' tokens, those from the first to the last of an image", optional=True
+    ),
     "tokens_generated": Metric("tokens", "completion tokens sampled"),
     "turns_mean": Metric(
         "turns",

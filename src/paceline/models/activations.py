@@ -8,12 +8,15 @@ one layer's activations at a time come on top of what was kept. The last layer's
 """
 
 import contextlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
+
+from paceline.models.head import decoder_of
 
 FEW_ELEMENTS = 1 << 14
 """Elements below which a tensor stays on its device, as a transfer costs more than the space is worth."""
@@ -41,8 +44,9 @@ def is_recomputing(model: nn.Module) -> bool:
 
 
 def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:
-    """Return the layers that can be recomputed one by one."""
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    """Return the layers that can be recomputed one by one; of a model that also reads images the language model's."""
+    body = decoder_of(model) if isinstance(model, PreTrainedModel) else model
+    return [module for module in body.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def in_main_memory(model: PreTrainedModel) -> contextlib.AbstractContextManager[object]:
@@ -70,3 +74,19 @@ def weight_addresses(model: nn.Module) -> set[int]:
     """Return the addresses of the storages of the weights on this rank."""
     here = (parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters())
     return {parameter.untyped_storage().data_ptr() for parameter in here}
+
+
+def saved_bytes(model: nn.Module, compute: Callable[[], object]) -> int:
+    """Return the bytes of all storages that autograd saves of a computation, without weights."""
+    weights, saved = weight_addresses(model), dict[int, int]()
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        # the tensor itself would hold the node that holds it: a ring through C++ that is never freed
+        return tensor.detach()
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        _alive = compute()  # keeps everything alive, so that no address is used twice
+    return sum(saved.values())

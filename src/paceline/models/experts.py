@@ -2,7 +2,8 @@
 
 A router sends each of N tokens to k of E experts: R = N * k rows, which are sorted by expert once. Products are in the
 precision of the computation; under autocast transformers' own stay in that of the weights. An expert without rows has a
-gradient of 0. W width of the model, I inner width of an expert; of a product I inputs and O outputs.
+gradient of 0. A kernel of a CPU does all of it in one call where a gate is known to it.
+W width of the model, I inner width of an expert; of a product I inputs and O outputs.
 
 An adapter beside the experts' matrices (peft's `target_parameters`) is two grouped products of low rank. peft itself
 would add B A to the matrices of all experts in each pass.
@@ -12,10 +13,12 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from paceline.kernels.cpu.experts import SILU, ExpertMatrices, Gate, experts_serve, weighted_experts
 from paceline.kernels.grouped import Groups, grouped_product, groups_of
 from paceline.models.attention import NAME
 from paceline.models.parallel.tensor_layers import own_rows
@@ -42,12 +45,16 @@ def experts(
     kind = hidden_states.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_states.dtype
     axis, choices, count = getattr(module, "tensor_axis", None), top_k_index.flatten(), module.num_experts
-    if axis is None:
-        groups = groups_of(choices, count)
-    else:  # some of the experts are on this rank
-        choices, is_here = own_rows(choices, count // axis.size(), axis.get_local_rank())
-        groups = groups_of(choices.where(is_here, count // axis.size()), count // axis.size(), all_here=False)
-    x = take_rows(hidden_states.to(dtype), groups.order // top_k_index.shape[1])
+    if axis is not None:  # some of the experts are on this rank
+        count //= axis.size()
+        choices, is_here = own_rows(choices, count, axis.get_local_rank())
+        choices = choices.where(is_here, count)
+    matrices, states = _matrices_for_the_kernel(module), hidden_states.to(dtype)
+    if matrices is not None and experts_serve(states, matrices, choices):
+        by_token = choices.view_as(top_k_index)
+        return weighted_experts(states, by_token, top_k_weights, matrices).to(hidden_states.dtype)
+    groups = groups_of(choices, count, all_here=axis is None)
+    x = take_rows(states, groups.order // top_k_index.shape[1])
     if module.has_gate:
         x = module._apply_gate(_product(module, "gate_up_proj", x, groups))
     else:
@@ -58,6 +65,59 @@ def experts(
     outputs = x.new_zeros(len(choices), x.shape[1]).index_copy(0, groups.order, x).unflatten(0, top_k_index.shape)
     total: Tensor = (outputs * top_k_weights[..., None]).sum(1)
     return total.to(hidden_states.dtype)
+
+
+def lay_by_input(model: nn.Module) -> None:
+    """Have a copy's matrices lie by input, as the kernel of a CPU reads them fastest for a few rows.
+
+    Experts that the kernel does not compute, or that have an adapter, stay as they are.
+    """
+    adapted = {id(wrapper.get_base_layer()) for wrapper in _wrappers(model)}
+    for module in mixtures(model):
+        matrices = None if id(module) in adapted else _matrices_for_the_kernel(module)
+        if matrices is not None and not module.is_transposed:
+            for name in ("gate_up_proj", "down_proj"):
+                weight = getattr(module, name).detach()
+                setattr(module, name, nn.Parameter(weight.mT.contiguous(), requires_grad=False))
+            module.is_transposed = True
+
+
+def _matrices_for_the_kernel(module: Any) -> ExpertMatrices | None:
+    """Return an expert's parts as the kernel of a CPU takes them; None: it has others, or an adapter in this pass."""
+    if not module.has_gate or getattr(module, "has_post_expert_norm", False) or getattr(module, "low_rank", None):
+        return None
+    if not module.down_proj.is_cpu:
+        return None
+    if "known_gate" not in vars(module):
+        module.known_gate = _known_gate(module)
+    if module.known_gate is None:
+        return None
+    return ExpertMatrices(
+        gate_up=_here(module.gate_up_proj),
+        down=_here(module.down_proj),
+        gate_up_bias=_here(module.gate_up_proj_bias) if module.has_bias else None,
+        down_bias=_here(module.down_proj_bias) if module.has_bias else None,
+        transposed=module.is_transposed,
+        gate=module.known_gate,
+    )
+
+
+@torch.no_grad()
+def _known_gate(module: Any) -> Gate | None:
+    """Return the kernel's gate that gives what the module's own does for numbers of both signs; None: there is none."""
+    probe = torch.linspace(-12, 12, 2 * module.down_proj.shape[1 if module.is_transposed else 2])
+    probe = probe[torch.randperm(len(probe), generator=torch.Generator().manual_seed(0))][None]
+    with torch.autocast("cpu", enabled=False):
+        wanted = module._apply_gate(probe)
+    gate, up = probe.chunk(2, dim=-1)
+    if torch.allclose(wanted, F.silu(gate) * up, atol=1e-6):
+        return SILU
+    alpha, limit = getattr(module, "alpha", None), getattr(module, "limit", None)
+    if not isinstance(alpha, float) or not isinstance(limit, float):
+        return None
+    gate, up = probe[:, ::2].clamp(max=limit), probe[:, 1::2].clamp(-limit, limit)
+    is_clamped = torch.allclose(wanted, gate * torch.sigmoid(alpha * gate) * (up + 1), atol=1e-6)
+    return Gate(kind="clamped", alpha=alpha, limit=limit) if is_clamped else None
 
 
 def _product(module: Any, name: str, x: Float[Tensor, "R I"], groups: Groups) -> Float[Tensor, "R O"]:

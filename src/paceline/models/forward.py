@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from paceline.errors import ModelError, first_line
 from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.activation_checkpointing import Activations
-from paceline.models.activations import in_main_memory, layers_of, weight_addresses
+from paceline.models.activations import in_main_memory, layers_of, saved_bytes
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.attention_checks import calls_problem, kinds_problem
 from paceline.models.experts import experts_by, serve_experts
@@ -56,6 +56,10 @@ class PolicyForward:
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
         """Return the hidden state after the final norm for each target. `batch` is on the model's device."""
         return self.of(model, Tokens(batch=batch))
+
+    def with_vision(self, vision: "Vision | None") -> "PolicyForward":
+        """Return the same way with other images, or those of another model."""
+        return replace(self, vision=vision)
 
     def of(self, model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "N H"]:
         """Compute this rank's tokens; ModelError if the model takes padded rows only, which ranks cannot share."""
@@ -106,34 +110,18 @@ def choose_forward(
     chosen = _choose_for_text(model, compute_dtype, vision)
     if vision is None:
         return chosen
-    precisions = tuple(dict.fromkeys((model.dtype, compute_dtype or model.dtype)))
-    problem = _images_problem(model, chosen, vision, precisions)
+    from paceline.models.vision.probe import images_problem  # reads Pillow, which text alone does not need
+
+    tolerances = {dtype: PROBE_TOLERANCE[dtype] for dtype in (model.dtype, compute_dtype or model.dtype)}
+    problem = images_problem(model, chosen, vision, tolerances)
     if problem is not None and chosen.kind == "packed":
         restore_layers(model)
         attend_by(model, "sdpa")
         chosen = replace(chosen, kind="padded", reason=problem)
-        problem = _images_problem(model, chosen, vision, precisions)
+        problem = images_problem(model, chosen, vision, tolerances)
     if problem is not None:
         raise ModelError(f"{type(model).__name__}: {problem}; use a model of another family")
     return chosen
-
-
-def _images_problem(
-    model: PreTrainedModel, forward: PolicyForward, vision: "Vision", precisions: tuple[torch.dtype, ...]
-) -> str | None:
-    from paceline.models.vision.probe import images_problem  # reads Pillow, which text alone does not need
-
-    for dtype in precisions:
-        problem = images_problem(
-            model,
-            vision,
-            lambda drawn, batch: replace(forward, vision=drawn)(model, batch),
-            PROBE_TOLERANCE[dtype],
-            dtype,
-        )
-        if problem is not None:
-            return problem
-    return None
 
 
 def _choose_for_text(
@@ -377,32 +365,12 @@ def measure_activations(model: PreTrainedModel, forward: PolicyForward, compute_
             one_turn(group=n // 4, prompt_ids=(0,) * length, completion_ids=(0,) * (length + 1), advantage=0.0)
             for n in range(4 * prompts)
         ]
-        batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)
-        nbytes.append(_saved_bytes(model, forward, on_device(batch, model.device), compute_dtype))
-        tokens.append(batch.num_forwarded(forward.kind))
+        packed = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)
+        with torch.autocast(model.device.type, dtype=compute_dtype, enabled=compute_dtype != model.dtype):
+            nbytes.append(saved_bytes(model, partial(forward, model, on_device(packed, model.device))))
+        tokens.append(packed.num_forwarded(forward.kind))
     return Activations(
         all_layers=(nbytes[0] - nbytes[1]) / (tokens[0] - tokens[1]),
         layer_input=model.config.get_text_config().hidden_size * model.dtype.itemsize,
         layers=len(layers_of(model)),
     )
-
-
-def _saved_bytes(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, compute_dtype: torch.dtype) -> int:
-    """Return the bytes of all storages that autograd saves, without weights."""
-    weights, saved = weight_addresses(model), dict[int, int]()
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
-        # the tensor itself would hold the node that holds it: a ring through C++ that is never freed
-        return tensor.detach()
-
-    half = compute_dtype != model.dtype
-    with (
-        torch.enable_grad(),
-        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
-        torch.autocast(model.device.type, dtype=compute_dtype, enabled=half),
-    ):
-        _alive = forward(model, batch)  # keeps everything alive, so that no address is used twice
-    return sum(saved.values())

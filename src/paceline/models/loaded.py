@@ -156,6 +156,11 @@ class Loaded:
             if self.vision is not None and changes_features:
                 self.vision.forget()
 
+    def forget_features(self) -> None:
+        """Drop features of images that older weights have computed, where the encoder is trained."""
+        if self.vision is not None and self.vision.is_trained:
+            self.vision.forget()
+
     def weights_writer(self, ranks: Ranks = ONE_RANK) -> Writer:
         """Agree with all ranks on who writes which of the trained weights, in their own precision.
 
@@ -235,6 +240,8 @@ def export_model(
         return
     if ranks.rank == 0:
         save_model(loaded.model, tokenizer, path, dtype, state)
+        if loaded.vision is not None:
+            loaded.vision.write_settings(path)
         _open_as(path, "config.json")
 
 

@@ -31,15 +31,15 @@ from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activations import is_recomputing, recompute
-from paceline.models.loaded import NEEDS_PEFT, PIECES, Loaded, fill_adapter, import_peft, read_adapter_config
+from paceline.models.loaded import NEEDS_PEFT, PIECES, Loaded, fill_adapter, read_adapter_config
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.plain_forward import keep_score_cap, without_noise
 from paceline.models.pretrained import is_read_whole, read_config, text_config
-from paceline.models.text_part import language_model, read_model
+from paceline.models.text_part import parts_of_object, read_model
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.models.vision.families import family_of, parts_of
+from paceline.models.vision.families import freeze
 from paceline.models.weight_headers import INDEX, WHOLE, check_quantised, missing_error, other_shape_error, shard_names
 from paceline.runtime.devices import choose_device, choose_dtype, choose_threads
 
@@ -98,40 +98,32 @@ def load_model(
         loaded = prepared(
             _read(base, config, whole=is_read_whole(described)), config, device, stored=stored_dtype(described)
         )
-        freeze_vision(loaded.model, vision)
+        freeze(loaded.model, vision)
     else:
         from paceline.models.vision.placeholders import read_image_processor
 
         processor = read_image_processor(config, vision)  # it tells first of a model that reads no images
         model = _read(base, config, whole=True)
         loaded = prepared(model, config, device, stored=stored_dtype(described))
-        loaded = _seeing(loaded, vision, pictures, processor)
+        loaded = _seeing(loaded, vision, pictures, processor, source.base)
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
-        loaded = add_adapter(loaded, asked, seed=seed)
+        loaded = add_adapter(loaded, asked, seed=seed, with_vision=vision.lora_vision)
     cast(nn.Module, ready(loaded, config).model).to(device)
     return loaded
 
 
-def _seeing(loaded: Loaded, options: VisionConfig, pictures: "Pictures", processor: Any) -> Loaded:
+def _seeing(loaded: Loaded, options: VisionConfig, pictures: "Pictures", processor: Any, source: str) -> Loaded:
     """Give a whole model the images that its prompts hold, and freeze what reads them as far as it is not trained."""
     from paceline.models.vision.tower import Vision
 
     if getattr(loaded.model, "is_quantized", False):
         raise ModelError("the model has quantised weights, and the prompts hold images, which takes full weights")
     model, dtype = loaded.model, loaded.compute_dtype
-    freeze_vision(model, options)
-    vision = Vision(model=model, pictures=pictures, processor=processor, compute_dtype=dtype)
+    freeze(model, options)
+    vision = Vision(model=model, pictures=pictures, processor=processor, compute_dtype=dtype, source=source)
     return replace(loaded, vision=vision)
-
-
-def freeze_vision(model: PreTrainedModel, options: VisionConfig) -> None:
-    """Let what reads images take gradients only as far as the options train it; nothing to do in other models."""
-    if (family := family_of(model.config.model_type)) is not None:
-        for names, trained in ((family.encoder, options.train_vision), (family.projector, options.train_projector)):
-            for _, parameter in parts_of(model, names):
-                parameter.requires_grad_(trained)
 
 
 def adopt_model(
@@ -151,7 +143,7 @@ def adopt_model(
     read from. ModelError: no model of transformers, a quantised one, or an adapter that is refused.
     """
     asked, device = _asked_adapter(lora), choose_device(config)
-    base, adapter = _parts(model, whole=pictures is not None)
+    base, adapter = parts_of_object(model, whole=pictures is not None)
     if adapter is not None and asked is not None:
         raise ModelError("the model is a PeftModel and has an adapter; leave out the second one, or merge the first")
     if getattr(base, "_hf_peft_config_loaded", False):
@@ -166,32 +158,19 @@ def adopt_model(
         cast(nn.Module, base).float()
     loaded = prepared(base, config, device, stored=stored)
     if pictures is None:
-        freeze_vision(base, vision)
+        freeze(base, vision)
     else:
         from paceline.models.vision.placeholders import image_processor_of
 
-        loaded = _seeing(loaded, vision, pictures, image_processor_of(base, image_processor, vision))
+        loaded = _seeing(
+            loaded, vision, pictures, image_processor_of(base, image_processor, vision), base.name_or_path or ""
+        )
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
-        loaded = add_adapter(loaded, asked, seed=seed)
+        loaded = add_adapter(loaded, asked, seed=seed, with_vision=vision.lora_vision)
     cast(nn.Module, ready(loaded, config).model).to(device)
     return loaded
-
-
-def _parts(model: "PreTrainedModel | PeftModel", *, whole: bool) -> tuple[PreTrainedModel, "PeftModel | None"]:
-    """Return the model in a user's object, or its language model unless `whole`, and the adapter if it has one."""
-    if isinstance(model, PreTrainedModel):
-        return model if whole else language_model(model), None
-    if not (isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel)):
-        raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
-    base = cast(PreTrainedModel, model.get_base_model())
-    if not whole and language_model(base) is not base:
-        raise ModelError(
-            f"the PeftModel is around a {type(base).__name__}, of which only the language model is trained here; give "
-            "the model without the adapter, and the adapter as peft_config"
-        )
-    return base, model
 
 
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:

@@ -6,6 +6,7 @@ Source: LoRA, arXiv:2106.09685, section 4.1.
 
 import copy
 import json
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from paceline.config.sections import OTHER_ADAPTER, LoraConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.experts import expert_parameters
 from paceline.models.loaded import ADAPTER_NAME, Loaded, fill_adapter, import_peft, read_adapter_config
+from paceline.models.vision.families import family_of
 from paceline.models.weight_headers import ALL_LINEAR, check_targets
 
 if TYPE_CHECKING:
@@ -103,10 +105,13 @@ def lora_options(peft_config: "PeftConfig") -> dict[str, object]:
     return {**options, "lora_settings": written}
 
 
-def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int = 0) -> Loaded:
+def add_adapter(
+    loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int = 0, with_vision: bool = False
+) -> Loaded:
     """Put a fresh adapter into a model's layers, in place; it is all that stays trainable. LoRA starts as no change.
 
     `adapter` is copied. `seed` fixes the random part of the start; the global random state is left as it was.
+    `with_vision`: layers that encode images are adapted too, else those of the language model alone.
     ModelError: an adapter that changes something other than layers, reaches the output embedding, or names modules that
     are not there.
     """
@@ -116,13 +121,50 @@ def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int
     # a list of names is checked before peft is loaded, which takes seconds; peft knows what one string means
     if targets is not None and not isinstance(targets, str):
         kinds, head = (nn.Linear, nn.Embedding, Conv1D), loaded.model.get_output_embeddings()
+        left_out = None if with_vision else _vision_modules(loaded)
         layers = [
-            name for name, module in loaded.model.named_modules() if isinstance(module, kinds) and module is not head
+            name
+            for name, module in loaded.model.named_modules()
+            if isinstance(module, kinds) and module is not head and not (left_out and re.fullmatch(left_out, name))
         ]
         check_targets(map(str, targets), layers)
     if isinstance(adapter, LoraConfig):
         adapter = make_lora_config(adapter, _asked_parameters(loaded.model, adapter.lora_parameters))
-    return _attach(loaded, adapter, seed=seed)
+    return _attach(loaded, adapter if with_vision else _of_text(loaded, adapter), seed=seed)
+
+
+def _vision_modules(loaded: Loaded) -> str | None:
+    """Return a pattern of the names of all modules that encode images; None: the model reads none."""
+    family = family_of(loaded.model.config.model_type)
+    if family is None:
+        return None
+    return rf"(.*\.)?({'|'.join(map(re.escape, (*family.encoder, *family.projector)))})(\..*)?"
+
+
+def _of_text(loaded: Loaded, adapter: "PeftConfig") -> "PeftConfig":
+    """Return an adapter's configuration that leaves out what encodes images, whatever the names of its targets."""
+    pattern = _vision_modules(loaded)
+    if pattern is None:
+        return adapter
+    described: Any = copy.deepcopy(adapter)
+    if getattr(described, "target_modules", None) == ALL_LINEAR:
+        head = loaded.model.get_output_embeddings()
+        described.target_modules = {
+            name
+            for name, module in loaded.model.named_modules()
+            if isinstance(module, nn.Linear | Conv1D) and module is not head and not re.fullmatch(pattern, name)
+        }
+        return cast("PeftConfig", described)
+    if not hasattr(described, "exclude_modules"):
+        kind = cast(Enum, described.peft_type).value
+        raise ModelError(
+            f"an adapter of the kind {kind} cannot leave out layers, so that those would get one too which encode "
+            "images; give --lora-vision true, or a peft.LoraConfig"
+        )
+    excluded = described.exclude_modules or ()
+    patterns = [excluded] if isinstance(excluded, str) else [rf"(.*\.)?{re.escape(name)}" for name in excluded]
+    described.exclude_modules = "|".join(f"({each})" for each in (*sorted(patterns), pattern))
+    return cast("PeftConfig", described)
 
 
 def _asked_parameters(model: PreTrainedModel, asked: Sequence[str]) -> Sequence[str]:

@@ -10,12 +10,14 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from paceline.config.sections import LoraConfig, ModelConfig
+from paceline.config.vision import VisionConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import layers_of
 from paceline.models.forward import PolicyForward, choose_forward, compute_alike, measure_activations
 from paceline.models.loaded import Loaded
 from paceline.models.loading import (
+    TEXT_ALONE,
     UNREADABLE,
     fill,
     give_memory,
@@ -36,6 +38,8 @@ from paceline.runtime.devices import choose_device
 
 if TYPE_CHECKING:
     from peft import PeftConfig
+
+    from paceline.models.vision.tower import Pictures
 
 TWIN_LAYERS, TWIN_VOCABULARY = 2, 512
 """Layers and tokens of a model's small twin, on which its forward pass is chosen."""
@@ -120,15 +124,23 @@ def twin_config(config: PretrainedConfig) -> PretrainedConfig:
     return config
 
 
-def load_reference(loaded: Loaded, config: ModelConfig, *, parallel_layout: MeshLayout | None = None) -> Loaded:
+def load_reference(
+    loaded: Loaded,
+    config: ModelConfig,
+    *,
+    parallel_layout: MeshLayout | None = None,
+    pictures: "Pictures | None" = None,
+    vision: VisionConfig = TEXT_ALONE,
+) -> Loaded:
     """Return the reference model of the KL penalty, or this rank's part of it if there is a `parallel_layout`.
 
     Under an adapter it is `loaded` itself, used within `without_adapter()`; else it is read as `config` names it.
+    `pictures` and `vision`: as for `load_model`; features of a frozen encoder are those of the policy.
     ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
     """
     reference = _itself_without_adapter(loaded)
     if reference is not None or parallel_layout is None:
-        return reference or _frozen(load_model(config))
+        return reference or _seeing_alike(_frozen(load_model(config, pictures=pictures, vision=vision)), loaded)
     reference, _ = load_policy(config, parallel_layout=parallel_layout)
     reference.model.requires_grad_(False)
     return reference
@@ -136,7 +148,20 @@ def load_reference(loaded: Loaded, config: ModelConfig, *, parallel_layout: Mesh
 
 def frozen_copy(loaded: Loaded) -> Loaded:
     """Return a frozen copy of a model object as reference; under an adapter `loaded` itself, as in `load_reference`."""
-    return _itself_without_adapter(loaded) or _frozen(replace(loaded, model=copy.deepcopy(loaded.model)))
+    reference = _itself_without_adapter(loaded)
+    if reference is not None:
+        return reference
+    copied, vision = copy.deepcopy(loaded.model), loaded.vision
+    if vision is not None and vision.is_trained:
+        vision = vision.of(copied)
+    return _frozen(replace(loaded, model=copied, vision=vision))
+
+
+def _seeing_alike(reference: Loaded, policy: Loaded) -> Loaded:
+    """Return a reference that takes the features of the policy's encoder, if that stays as it was read."""
+    if policy.vision is None or policy.vision.is_trained:
+        return reference
+    return replace(reference, vision=policy.vision)
 
 
 def _itself_without_adapter(loaded: Loaded) -> Loaded | None:
@@ -152,5 +177,5 @@ def _itself_without_adapter(loaded: Loaded) -> Loaded | None:
 
 def _frozen(loaded: Loaded) -> Loaded:
     loaded.model.requires_grad_(False)
-    choose_forward(loaded.model)
+    choose_forward(loaded.model, vision=loaded.vision)
     return loaded

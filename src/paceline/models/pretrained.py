@@ -1,9 +1,14 @@
 """A model's tokenizer and configuration, read by transformers before the weights, and facts that follow from them."""
 
 import copy
+import json
+from pathlib import Path
+from typing import cast
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE
+from transformers.utils.hub import cached_file
 
 from paceline.config.sections import ModelConfig
 from paceline.errors import ModelError, first_line
@@ -20,15 +25,29 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer, the adapter's if its directory has one; ModelError if none can be read."""
     location = model_place(config.model)
     has_tokenizer = location.adapter is not None and (location.adapter / "tokenizer_config.json").is_file()
+    directory = str(location.adapter) if has_tokenizer else location.base
     try:
-        return AutoTokenizer.from_pretrained(
-            str(location.adapter) if has_tokenizer else location.base, trust_remote_code=config.trust_remote_code
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            directory, trust_remote_code=config.trust_remote_code
         )
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = _template_beside_images(directory)
+        return tokenizer
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"--model {config.model}: its tokenizer cannot be loaded ({type(error).__name__}: {first_line(error)}); "
             f"{GET_AGAIN}"
         ) from error
+
+
+def _template_beside_images(directory: str) -> str | None:
+    """Return the chat template that older checkpoints keep apart for images and text together; None: there is none."""
+    try:
+        file = cached_file(directory, LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE, local_files_only=Path(directory).is_dir())
+    except OSError:
+        return None
+    template: str = json.loads(Path(cast(str, file)).read_text(encoding="utf-8"))["chat_template"]
+    return template
 
 
 def read_config(config: ModelConfig) -> PretrainedConfig:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
@@ -10,8 +10,12 @@ from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosi
 
 from paceline.errors import ModelError
 from paceline.models.head import decoder_of
+from paceline.models.loaded import import_peft
 from paceline.models.places import TEXT_NAMES
 from paceline.models.pretrained import text_config
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 def read_model(
@@ -75,3 +79,18 @@ def language_model(model: PreTrainedModel) -> PreTrainedModel:
     causal.generation_config = model.generation_config
     part: PreTrainedModel = causal.train(model.training)
     return part
+
+
+def parts_of_object(model: "PreTrainedModel | PeftModel", *, whole: bool) -> tuple[PreTrainedModel, "PeftModel | None"]:
+    """Return the model in a user's object, or its language model unless `whole`, and the adapter if it has one."""
+    if isinstance(model, PreTrainedModel):
+        return model if whole else language_model(model), None
+    if not (isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel)):
+        raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
+    base = cast(PreTrainedModel, model.get_base_model())
+    if not whole and language_model(base) is not base:
+        raise ModelError(
+            f"the PeftModel is around a {type(base).__name__}, of which only the language model is trained here; give "
+            "the model without the adapter, and the adapter as peft_config"
+        )
+    return base, model

@@ -17,6 +17,7 @@ def cut(
     micro_batch_tokens: int,
     layout: Layout = "packed",
     whole: bool = False,
+    image_cost: float = 0.0,
 ) -> list[list[int]]:
     """Cut the samples at positions `trained` into micro-batches that forward at most `micro_batch_tokens` each.
 
@@ -29,10 +30,11 @@ def cut(
     In the padded layout rows share no prompt and are sorted by length, the longest first.
 
     `whole`: all rows of an episode stay in one micro-batch, for a loss that reads a completion's other tokens.
+    `image_cost`: tokens that each token of an image counts for beside itself, where the vision encoder is trained.
     """
     if layout == "padded":
         costs = [
-            (max(_tokens(samples, [row]) for row in unit), unit)
+            (max(_tokens(samples, [row], image_cost) for row in unit), unit)
             for unit in units(samples, sorted(trained), whole=whole)
         ]
         costs.sort(key=lambda pair: (-pair[0], pair[1][0]))
@@ -45,8 +47,12 @@ def cut(
 
     groups = _by_prompt(samples, trained, whole=whole)
     in_order = sorted(groups, key=lambda members: (longest(members), samples[members[0]].group))
-    pieces = [piece for members in in_order for piece in _pieces(samples, members, micro_batch_tokens, whole=whole)]
-    runs = even_runs([_tokens(samples, piece) for piece in pieces], limit=micro_batch_tokens)
+    pieces = [
+        piece
+        for members in in_order
+        for piece in _pieces(samples, members, micro_batch_tokens, whole=whole, image_cost=image_cost)
+    ]
+    runs = even_runs([_tokens(samples, piece, image_cost) for piece in pieces], limit=micro_batch_tokens)
     return [[index for piece in pieces[run.start : run.stop] for index in piece] for run in runs]
 
 
@@ -57,26 +63,30 @@ def share_out(
     ranks: int,
     layout: Layout = "packed",
     whole: bool = False,
+    image_cost: float = 0.0,
 ) -> list[list[int]]:
     """Divide the samples at positions `trained` into one share per rank, of similar numbers of input tokens.
 
     In the packed layout rows of a prompt stay together unless they alone are more than an even share; with `whole`,
     rows of an episode always do. The costliest piece goes first, each to the rank with least so far; a rank gets
-    nothing if there are fewer pieces than ranks.
+    nothing if there are fewer pieces than ranks. `image_cost`: as for `cut`.
     """
     if ranks == 1:
         return [list(trained)]
     if layout == "packed":
         groups = _by_prompt(samples, trained, whole=whole)
-        even = math.ceil(sum(_tokens(samples, members) for members in groups) / ranks)
-        pieces = [piece for members in groups for piece in _pieces(samples, members, even, whole=whole)]
+        even = math.ceil(sum(_tokens(samples, members, image_cost) for members in groups) / ranks)
+        pieces = [
+            piece for members in groups for piece in _pieces(samples, members, even, whole=whole, image_cost=image_cost)
+        ]
     else:
         pieces = units(samples, trained, whole=whole)
     shares, loads = [list[int]() for _ in range(ranks)], [0] * ranks
-    for piece in sorted(pieces, key=lambda piece: (-_tokens(samples, piece), piece[0])):
+    costs = [(_tokens(samples, piece, image_cost), piece) for piece in pieces]
+    for cost, piece in sorted(costs, key=lambda pair: (-pair[0], pair[1][0])):
         least = loads.index(min(loads))
         shares[least] += piece
-        loads[least] += _tokens(samples, piece)
+        loads[least] += cost
     return [sorted(share) for share in shares]
 
 
@@ -86,11 +96,16 @@ def shortest(samples: Sequence[Sample]) -> int:
     return min(with_targets, key=lambda index: _tokens(samples, [index]))
 
 
-def input_tokens(samples: Sequence[Sample], members: Sequence[int], layout: Layout = "packed") -> int:
-    """Count the tokens that a pass over samples of any groups forwards; packed, each prompt counts once."""
+def input_tokens(
+    samples: Sequence[Sample], members: Sequence[int], layout: Layout = "packed", image_cost: float = 0.0
+) -> int:
+    """Count the tokens that a pass over samples of any groups forwards; packed, each prompt counts once.
+
+    `image_cost`: as for `cut`.
+    """
     if layout == "padded":
-        return len(members) * max(_tokens(samples, [index]) for index in members)
-    return _tokens(samples, members)
+        return len(members) * max(_tokens(samples, [index], image_cost) for index in members)
+    return _tokens(samples, members, image_cost)
 
 
 def units(samples: Sequence[Sample], positions: Sequence[int], *, whole: bool) -> list[list[int]]:
@@ -113,19 +128,26 @@ def _by_prompt(samples: Sequence[Sample], positions: Iterable[int], *, whole: bo
     return list(by_prompt.values())
 
 
-def _tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
+def _tokens(samples: Sequence[Sample], members: Sequence[int], image_cost: float = 0.0) -> int:
     """Count the input tokens of rows: each prompt once, and all but the last token of each completion."""
     chosen = [samples[index] for index in members]
-    prompts = {(sample.group, sample.prompt): len(sample.prompt_ids) for sample in chosen}
+    prompts = {(sample.group, sample.prompt): _prompt_tokens(sample, image_cost) for sample in chosen}
     return sum(prompts.values()) + sum(sample.length - 1 for sample in chosen)
 
 
-def _pieces(samples: Sequence[Sample], members: list[int], limit: int, *, whole: bool) -> list[list[int]]:
+def _prompt_tokens(sample: Sample, image_cost: float) -> int:
+    return len(sample.prompt_ids) + math.ceil(image_cost * sum(image.length for image in sample.prompt_media))
+
+
+def _pieces(
+    samples: Sequence[Sample], members: list[int], limit: int, *, whole: bool, image_cost: float
+) -> list[list[int]]:
     """Return rows of a group together, or in even pieces of at most `limit` tokens, each with its prompts."""
     first = samples[members[0]]
-    fixed, parts = len(first.prompt_ids), units(samples, members, whole=whole)
+    fixed, parts = _prompt_tokens(first, image_cost), units(samples, members, whole=whole)
     costs = [
-        _tokens(samples, part) - (fixed if any(samples[index].prompt == first.prompt for index in part) else 0)
+        _tokens(samples, part, image_cost)
+        - (fixed if any(samples[index].prompt == first.prompt for index in part) else 0)
         for part in parts
     ]
     runs = even_runs(costs, limit=limit, fixed=fixed)

@@ -31,6 +31,7 @@ TASK = "text-generation"
 DIGITS = 4
 """Digits of a share: to a hundredth of a percent."""
 QUESTION = "What is 12 + 30?"
+IMAGE_QUESTION = "What is in the image?"
 TEXT_ONLY = "The base model also reads images or sound; this is its language model alone, a causal language model."
 
 
@@ -115,6 +116,8 @@ class CardFacts:
     """True if the directory holds an adapter alone."""
     is_text_part: bool = False
     """True if the base model also reads images or sound, and its language model alone was trained."""
+    has_images: bool = False
+    """True if prompts of the run held images."""
     prompting: Prompting
     steps: int
     """Steps that the weights were trained for."""
@@ -213,7 +216,7 @@ def header(facts: CardFacts) -> str:
         "base_model": facts.base_model.hub,
         "datasets": [facts.dataset.hub] if facts.dataset is not None and facts.dataset.hub else None,
         "library_name": "peft" if facts.is_adapter else "transformers",
-        "pipeline_tag": TASK,
+        "pipeline_tag": "image-text-to-text" if facts.has_images else TASK,
         "model_name": facts.name,
         "tags": ["paceline", "grpo", "reinforcement-learning", *(["lora"] if facts.is_adapter else []), *facts.tags],
         "model-index": [{"name": facts.name, "results": results}] if results else None,
@@ -263,6 +266,8 @@ def _options(config: Config) -> dict[str, object]:
 
 def loading_program(facts: CardFacts) -> str:
     """Return Python code that works wherever the directory is."""
+    if facts.has_images:
+        return _loading_program_with_image(facts)
     loader = "AutoPeftModelForCausalLM" if facts.is_adapter else "AutoModelForCausalLM"
     imports = [f"from transformers import {loader}, AutoTokenizer"]
     model = [f"model = {loader}.from_pretrained(folder)"]
@@ -314,6 +319,37 @@ def loading_program(facts: CardFacts) -> str:
     return "\n".join(lines)
 
 
+def _loading_program_with_image(facts: CardFacts) -> str:
+    libraries = "AutoModelForImageTextToText, AutoProcessor"
+    imports, folder = [f"from transformers import {libraries}"], "folder"
+    model = ["model = AutoModelForImageTextToText.from_pretrained(folder)"]
+    if facts.is_adapter:
+        imports, folder = ["from peft import PeftConfig, PeftModel", *imports], "base"
+        model = [
+            "base = PeftConfig.from_pretrained(folder).base_model_name_or_path",
+            "model = PeftModel.from_pretrained(AutoModelForImageTextToText.from_pretrained(base), folder)",
+        ]
+    parts = [{"type": "image", "image": "image.png"}, {"type": "text", "text": IMAGE_QUESTION}]
+    system = [] if facts.prompting.system is None else [{"role": "system", "content": facts.prompting.system}]
+    lines = [
+        *imports,
+        "",
+        'folder = "."  # the directory of this card, or the name that it has on the Hub',
+        *model,
+        f"processor = AutoProcessor.from_pretrained({folder})",
+        "messages = [",
+        *(f"    {json.dumps(message)}," for message in (*system, {"role": "user", "content": parts})),
+        "]",
+        "prompt = processor.apply_chat_template(",
+        '    messages, add_generation_prompt=True, tokenize=True, return_tensors="pt", return_dict=True',
+        ")",
+        f"output = model.generate(**prompt, max_new_tokens={facts.config.sampling.max_completion_length}, "
+        "do_sample=False)",
+        'print(processor.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))',
+    ]
+    return "\n".join(lines)
+
+
 def _limits(facts: CardFacts) -> Iterator[str]:
     yield (
         "It was trained towards the rewards above and nothing else: what they do not see (style, safety, other tasks, "
@@ -323,6 +359,8 @@ def _limits(facts: CardFacts) -> Iterator[str]:
         yield "The accuracy is of tasks like those of training; on others it may be another."
     length = facts.config.sampling.max_completion_length
     yield f"Completions of training were cut after {length:,} tokens; longer ones are untried."
+    if facts.has_images:
+        yield "In training Pillow scaled the images; other software scales them a little otherwise."
     if facts.prompting.missing_file is not None:
         yield (
             f"In training a system message came before each question, from {_code(facts.prompting.missing_file)}, "

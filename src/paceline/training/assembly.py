@@ -34,6 +34,7 @@ def make_engine(
             take_newer=take_newer,
             quantization=options.engine_quantization,
             notes_routes=for_training and replays_routes(config, policy.compute_dtype),
+            vision=policy.vision,
         )
     from paceline.engines.vllm.engine import VllmEngine
 

@@ -186,7 +186,9 @@ def sample_step(
 def one_process(config: Config, inputs: RunInputs, *, checkpoint: Checkpoint | None = None) -> OneProcess:
     """Build sampler, engine and trainer around one set of weights, which `make_trainer` reads."""
     objects = replace(inputs.objects, policy_loss=inputs.policy_loss)
-    trainer = make_trainer(config, inputs.tokenizer, inputs.run_size, objects, checkpoint=checkpoint)
+    trainer = make_trainer(
+        config, inputs.tokenizer, inputs.run_size, objects, checkpoint=checkpoint, pictures=inputs.pictures
+    )
     engine = make_engine(config, trainer.policy, inputs.tokenizer)
     if checkpoint is not None:
         engine.take_weights(trainer.policy_version)

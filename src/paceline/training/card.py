@@ -10,7 +10,7 @@ from typing import cast
 from paceline import __version__
 from paceline.base_directory import local_path
 from paceline.chat.templates import Tokenizer
-from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_directory import IMAGES, RunDir
 from paceline.checkpoints.run_files import write_or_explain
 from paceline.config.sections import Config
 from paceline.data.prompts import apply_template, system_prompt
@@ -88,8 +88,8 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
                 looks=len(records) - 1,
             )
         )
-    example = None
-    if evaluations:  # of the first set, as it was measured last
+    example, has_images = None, (run_dir.path / IMAGES).is_dir()
+    if evaluations and not has_images:  # of the first set, as it was measured last
         name = evaluations[0]["set"]
         last = [record for record in evaluations if record["set"] == name][-1]
         example = _example(run_dir.eval_completions(name, last["step"]), prompting, config, folder)
@@ -99,7 +99,8 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         base_model=_source(config.model.model),
         dataset=sources[0] if len(sources) == 1 else joined,
         is_adapter=is_adapter,
-        is_text_part=is_text_part(config.model),
+        is_text_part=is_text_part(config.model) and not has_images,
+        has_images=has_images,
         prompting=prompting,
         steps=step,
         versions=versions,

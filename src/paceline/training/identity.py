@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from paceline import __version__
@@ -39,10 +40,11 @@ IdentityPart = Literal[
     "prompts",
     "model",
     "model settings",
+    "images",
     "environments",
 ]
 """What a change of an option may change of a run's files as they are read: which rows are taken, what is read from a
-row, how the chat template shows it, and the rest."""
+row, how the chat template shows it, how the model reads an image, and the rest."""
 MESSAGES: tuple[IdentityPart, ...] = ("training messages", "held-out messages", "prompts")
 ROWS: tuple[IdentityPart, ...] = ("training rows", "held-out rows")
 EXPLAINED: Mapping[str, tuple[IdentityPart, ...]] = {
@@ -50,6 +52,8 @@ EXPLAINED: Mapping[str, tuple[IdentityPart, ...]] = {
     **dict.fromkeys(("eval_dataset", "eval_split", "eval_size"), ("held-out rows",)),
     **dict.fromkeys(("prompt_column", "answer_column", "system_prompt"), MESSAGES),
     **dict.fromkeys(("enable_thinking", "chat_template_kwargs"), ("prompts",)),
+    **dict.fromkeys(("max_images_per_prompt", "image_urls"), ROWS),
+    **dict.fromkeys(("image_max_pixels", "image_min_pixels"), ("prompts", "images")),
     **dict.fromkeys(("max_prompt_length", "long_prompts"), MESSAGES),
     "reward_funcs": MESSAGES,  # they choose the system message that is there by default
     "model": ("model", "model settings", "prompts"),
@@ -60,6 +64,8 @@ EXPLAINED: Mapping[str, tuple[IdentityPart, ...]] = {
 """By option, the parts that its change, itself asked for by name, explains. Every other change of a file is refused."""
 CONFIG_SETTING = "config.json: "
 """Prefix of digests that are settings of a model's configuration."""
+IMAGES = ("image settings", "reading of a sample image")
+"""Names of the digests of how the model reads images."""
 WEIGHTS = "weights"
 """Name of the digest of a program's own model."""
 SAMPLED_NUMBERS = 1000
@@ -108,10 +114,16 @@ def graders(config: Config) -> dict[str, dict[str, str]]:
 
 
 def model_digests(
-    config: Config, tokenizer: PreTrainedTokenizerBase, model: Any = None, *, has_adapter: bool = False
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    model: Any = None,
+    *,
+    has_adapter: bool = False,
+    image_processor: Any = None,
 ) -> dict[str, str]:
     """By name, the settings of a model's configuration, and digests of its weight files on this disk and of its
-    tokenizer. Of a program's own `model`, digests of the weights that no checkpoint holds."""
+    tokenizer. Of a program's own `model`, digests of the weights that no checkpoint holds. `image_processor`: that
+    of a run with images."""
     digests, settings = dict[str, str](), {}
     if model is None:
         files = model_place(config.model.model)
@@ -137,7 +149,23 @@ def model_digests(
     }
     shown = {f"{CONFIG_SETTING}{key}": _json(value) for key, value in settings.items() if key not in PLACE_SETTINGS}
     hashed = {name: hashlib.sha256(_json(part).encode()).hexdigest()[:16] for name, part in parts.items()}
-    return shown | digests | hashed
+    return shown | digests | hashed | ({} if image_processor is None else image_digests(image_processor))
+
+
+def image_digests(processor: Any) -> dict[str, str]:
+    """By name, digests of an image processor's settings, and of what it makes of an image: another version of a library
+    may resample otherwise."""
+    from PIL import Image  # runs of text need no images
+
+    width, height = 70, 45
+    shades = [(x * 255 // width, y * 255 // height, x * y % 256) for y in range(height) for x in range(width)]
+    image = Image.frombytes("RGB", (width, height), bytes(shade for pixel in shades for shade in pixel))
+    made, digest = processor(images=[image], return_tensors="np"), hashlib.sha256()
+    for name in sorted(made):
+        values = np.asarray(made[name])
+        digest.update(f"{name} {values.shape} ".encode() + values.tobytes())
+    settings = hashlib.sha256(_json(processor.to_dict()).encode())
+    return dict(zip(IMAGES, (settings.hexdigest()[:16], digest.hexdigest()[:16]), strict=True))
 
 
 def environment_digests(conversations: Conversations | None) -> dict[str, dict[str, str]]:
@@ -275,7 +303,9 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
     others = [
         name
         for name in others
-        if "model" not in parts and not ("model settings" in parts and name.startswith(CONFIG_SETTING))
+        if "model" not in parts
+        and not ("model settings" in parts and name.startswith(CONFIG_SETTING))
+        and not ("images" in parts and name in IMAGES)
     ]
 
     def difference(recorded: Record, tasks: Sequence[Task], messages: IdentityPart) -> str | None:

@@ -31,6 +31,7 @@ def measure(
         from paceline.models.pretrained import load_tokenizer, positions_in, read_config
         from paceline.runtime.devices import choose_device
         from paceline.training.setup.held_out import make_evaluators
+        from paceline.training.setup.images import with_placeholders
         from paceline.training.setup.preparation import check_eight_bits, conversations_of
 
     described = read_config(config.model) if objects.model is None else objects.model.config
@@ -39,6 +40,7 @@ def measure(
     limit = positions_in(described)
     tokenizer = objects.tokenizer or load_tokenizer(config.model)
     conversations = conversations_of(config, tokenizer, objects.environments, described, objects.model)
+    objects = with_placeholders(config, objects, tokenizer)
     evaluators = make_evaluators(config, tokenizer, objects, conversations, limit=limit, is_length_free=is_length_free)
     for evaluator in evaluators:
         for note in evaluator.notes:
@@ -50,7 +52,13 @@ def measure(
         from paceline.training.assembly import make_engine
         from paceline.training.records import engine_sentences, of_machine
 
-    policy = load_model(config.model) if objects.model is None else adopt_model(objects.model, config.model)
+    has_images = any(task.media for evaluator in evaluators for task in evaluator.tasks)
+    pictures, vision = objects.images.pictures if has_images and objects.images else None, config.vision
+    if objects.model is None:
+        policy = load_model(config.model, pictures=pictures, vision=vision)
+    else:
+        own, processor = objects.model, objects.image_processor
+        policy = adopt_model(own, config.model, pictures=pictures, vision=vision, image_processor=processor)
     engine = make_engine(config, policy, tokenizer, for_training=False)
     for note in (*of_machine(policy), *engine_sentences(engine)):
         say(note)

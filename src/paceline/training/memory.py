@@ -89,6 +89,15 @@ def choose_recomputing(
     )
 
 
+def image_cost(policy: Loaded, measure: Callable[[], Activations]) -> float:
+    """Return how many tokens of the language model keep as many bytes as a trained encoder for a token of an image."""
+    if policy.vision is None or not policy.vision.is_trained:
+        return 0.0
+    from paceline.models.vision.probe import bytes_per_feature  # most runs have no images
+
+    return bytes_per_feature(policy.vision) / measure().all_layers
+
+
 def to_come(optim: OptimConfig, policy: Loaded) -> int:
     """Bytes that the first update adds here: gradients, moments, and weights in the precision of the computation.
 

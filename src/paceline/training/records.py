@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from paceline.config.sections import Config
+from paceline.config.vision import VisionConfig
 from paceline.data.duplicates import also_trained_on, repeated_prompts
 from paceline.engines import TrainedEngine
 from paceline.kernels.cpu.compiling import library
@@ -89,6 +90,16 @@ def step_clock(
     }
 
 
+def _of_images(options: VisionConfig) -> str:
+    """Describe what reads images in a run whose prompts hold some."""
+    if options.lora_vision:
+        return "prompts hold images: encoder and projector have the adapter too"
+    parts = ("the vision encoder", options.train_vision), ("the projector", options.train_projector)
+    trained, frozen = ([name for name, moves in parts if moves is wanted] for wanted in (True, False))
+    states = [f"{' and '.join(names)} {verb}" for names, verb in ((trained, "trained"), (frozen, "frozen")) if names]
+    return f"prompts hold images: {', '.join(states)}"
+
+
 def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str]) -> list[str]:
     """Say what was dropped, what will not be learned, and which `paths` are taken."""
     lines, seen = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values()), *inputs.unmet], tuple[Task, ...]()
@@ -115,7 +126,9 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str]) -> li
     if gguf_file(config.model.model) is not None:
         lines.append(f"--model is a GGUF file: its weights are trained dequantised, in float32, from {files.base}")
     model = inputs.objects.model
-    if is_text_part(config.model) if model is None else text_config(model.config) is not model.config:
+    if inputs.pictures is not None:
+        lines.append(_of_images(config.vision))
+    elif is_text_part(config.model) if model is None else text_config(model.config) is not model.config:
         lines.append(
             "the model also reads images or sound: its language model alone is loaded and trained, and is what final/ "
             "and checkpoints hold"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoints.finding import TrainingState, checkpoints_before
-from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_directory import IMAGES, RunDir
 from paceline.config.objective import AdvantageConfig
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError
@@ -80,6 +80,8 @@ def replay(
     batch = restored_batch(entry, restored_groups(run_dir.rollouts(step)))
     records = {record["step"]: record for record in run_dir.metrics()}
     run_size = _run_size(config, records, run_dir.journal(), batch)
+    if any("images" in committed for committed in run_dir.journal().values()):
+        run_size = replace(run_size, images=(run_dir.path / IMAGES).absolute())
     start = next(iter(checkpoints_before(run_dir.path / "checkpoints", step)), None)
     first = 0 if start is None else start.state.step
     between = [] if nearest else list(range(first + 1, step))

@@ -14,6 +14,7 @@ from paceline.checkpoints.digests import image_names, prompts_digest
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import IMAGES, RunDir
 from paceline.checkpoints.run_files import BackgroundWrite
+from paceline.data.row_images import pictures_in
 from paceline.errors import CheckpointError, DataError
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.rounds import RolloutBatch
@@ -111,11 +112,14 @@ class Journal:
         Raises:
             StorageError: the disk refused.
         """
-        names = [name for name in image_names(tasks) if name not in self._kept_images]
-        if names:
-            assert self._pictures is not None  # there are images, so there is where they were read
-            self._run_dir.write_images(self._pictures, names)
-            self._kept_images.update(names)
+        if self._pictures is None:  # prompts are text
+            return
+        # those of other columns too, as reward functions in another process read them
+        tasks = list(tasks)
+        names = {picture.sha256 for task in tasks for picture in pictures_in(task.columns)} | {*image_names(tasks)}
+        if new := sorted(names - self._kept_images):
+            self._run_dir.write_images(self._pictures, new)
+            self._kept_images |= names
 
     def commit(self, number: int, batch: RolloutBatch) -> None:
         """Begin to write a step's rollouts, after those before it are on disk; raises as `wait` does."""

@@ -26,7 +26,7 @@ from paceline.checkpoints.saving import refuse_small_disk, room_of_run
 from paceline.config.building import build_config
 from paceline.config.changing import plain_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
-from paceline.data.tasks import length_histogram
+from paceline.data.prompts import length_histogram
 from paceline.errors import ConfigError, PacelineError, ProcessLost, StorageError
 from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL

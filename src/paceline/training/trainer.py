@@ -18,6 +18,7 @@ from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_
 from paceline.checkpoints.saving import CheckpointWriter, TokenizerFiles, take_checkpoint
 from paceline.config.reading import scheduler_of
 from paceline.config.sections import Config
+from paceline.data.pictures import PictureStore
 from paceline.errors import ConfigError
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.forward import PolicyForward, choose_forward, measure_activations
@@ -33,7 +34,7 @@ from paceline.runtime.devices import free_memory
 from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.memory import Footprint, Recomputing, choose_recomputing, least_memory, to_come
+from paceline.training.memory import Footprint, Recomputing, choose_recomputing, image_cost, least_memory, to_come
 from paceline.training.setup.checks import NO_OBJECTS, own_policy_loss
 from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.types import RolloutGroup
@@ -213,12 +214,15 @@ def make_trainer(
     *,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks = ONE_RANK,
+    pictures: PictureStore | None = None,
 ) -> Trainer:
     """Read the weights, from the checkpoint where there is one, and build the trainer on them.
 
-    A program's own model is taken as it is: `restore` puts a checkpoint into it.
+    A program's own model is taken as it is: `restore` puts a checkpoint into it. `pictures`: images of prompts, where
+    these are in this process; None: in the folder of `run_size`, if there are any.
     """
-    policy, forward, reference, measure = _models(config, objects, checkpoint, ranks)
+    pictures = pictures or (None if run_size.images is None else PictureStore(run_size.images))
+    policy, forward, reference, measure = _models(config, objects, checkpoint, ranks, pictures)
     # bytes left where activations go, once the first update has made what stays
     if "activations" in config.optim.offload:
         free = free_memory(torch.device("cpu"))
@@ -240,6 +244,8 @@ def make_trainer(
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
         optimizer=objects.optimizer,
+        vision_learning_rate=config.vision.vision_learning_rate,
+        image_cost=image_cost(policy, measure),
         policy_loss=objects.policy_loss or own_policy_loss(config.loss),
         ranks=ranks,
     )
@@ -305,7 +311,7 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
 
 
 def _models(
-    config: Config, objects: RunObjects, checkpoint: Checkpoint | None, ranks: Ranks
+    config: Config, objects: RunObjects, checkpoint: Checkpoint | None, ranks: Ranks, pictures: PictureStore | None
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
     """Load the policy, its forward pass, the reference, and a function that measures its activations.
 
@@ -335,12 +341,21 @@ def _models(
         fix_lengths(config, policy)
         measure = partial(measure_by_twin, policy, forward)
     else:
+        options = config.vision
         if objects.model is None:
-            policy = load_model(config.model, adapter, checkpoint=weights, seed=seed)
+            policy = load_model(config.model, adapter, checkpoint=weights, seed=seed, pictures=pictures, vision=options)
         else:
-            policy = adopt_model(objects.model, config.model, adapter, seed=seed)
+            policy = adopt_model(
+                objects.model,
+                config.model,
+                adapter,
+                seed=seed,
+                pictures=pictures,
+                vision=options,
+                image_processor=objects.image_processor,
+            )
         fix_lengths(config, policy)
-        forward = choose_forward(policy.model, policy.compute_dtype)
+        forward = choose_forward(policy.model, policy.compute_dtype, policy.vision)
         # an offload has hooks of its own, and torch applies the innermost only
         measure = partial(measure_activations, policy.model, forward, policy.compute_dtype)
     forward = replace(forward, offload="activations" in config.optim.offload)
@@ -352,7 +367,7 @@ def _models(
             "the reference is the model without it"
         )
     if objects.model is None:
-        reference = load_reference(policy, config.model, parallel_layout=mesh)
+        reference = load_reference(policy, config.model, parallel_layout=mesh, pictures=pictures, vision=config.vision)
     elif reference is None:
         reference = frozen_copy(policy)
     fix_lengths(config, reference)

@@ -27,7 +27,6 @@ from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
 from paceline.errors import ERRORS, ConfigError, EngineError, PacelineError, TrainingError, first_line
-from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
@@ -47,7 +46,7 @@ from paceline.workers.placement import (
     location_sentences,
 )
 from paceline.workers.weight_sync import Manifest
-from paceline.workers.worker import COLLECTIVE_SECONDS, SamplerWorker, TrainerWorker
+from paceline.workers.worker import COLLECTIVE_SECONDS, SamplerWorker, TrainerWorker, load_copy
 
 START_SECONDS = 600.0
 """Deadline of an actor for reading its model; after it the actor counts as lost."""
@@ -98,12 +97,11 @@ class _Watch:
 class SamplerActor(_Watch, SamplerWorker):
     """A sampler. It samples nothing before its first weights."""
 
-    def __init__(self, config: Config, directory: Path, number: int, objects: RunObjects) -> None:
-        """`directory` is what the configuration's paths are relative to."""
+    def __init__(self, config: Config, directory: Path, number: int, objects: RunObjects, images: Path | None) -> None:
+        """`directory` is what the configuration's paths are relative to, `images` the folder of the run's images."""
         os.chdir(directory)
         hold_base(directory)
-        adapter = objects.adapter or config.lora
-        super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), objects)
+        super().__init__(config, load_copy(config, objects, None, is_apart=True, images=images), objects)
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
@@ -352,7 +350,7 @@ def on_a_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | Non
         actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, objects, meeting, size, path)
         trainers = WorkerGroup(actors, "trainer")
         sampling = RayWorkers(
-            SamplerActor, "sampler", options.num_producers, sampler_share, config, objects, spread=True
+            SamplerActor, "sampler", options.num_producers, sampler_share, config, objects, size.images, spread=True
         )
         samplers = WorkerGroup(sampling, "sampler")
         weights = StoredWeights(trainers, samplers, done=done)

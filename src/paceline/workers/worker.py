@@ -4,20 +4,24 @@ A sampler has an engine on a copy of the weights, and the reward functions; a tr
 checkpoints.
 """
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
+from paceline.data.pictures import PictureStore
 from paceline.engines import Request, Sampling
 from paceline.environments.resolving import specs
 from paceline.episodes.conversations import Drawn
 from paceline.kernels.checksums import fingerprint
 from paceline.models.loaded import Loaded
+from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.parallel.mesh_ranks import MeshRanks
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
@@ -32,6 +36,32 @@ from paceline.training.setup.samplers import make_conversations, training_rounds
 from paceline.training.trainer import make_trainer
 from paceline.types import Completion, RolloutGroup
 from paceline.workers.weight_sync import Manifest, WeightsChecksum, manifest_of, read_bucket, weights_in, write_weights
+
+
+def load_copy(
+    config: Config, objects: RunObjects, checkpoint: Checkpoint | None, *, is_apart: bool, images: Path | None
+) -> Loaded:
+    """Load a copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here.
+
+    `images`: folder of the run's images; None: there are none.
+    Parameters that are trained elsewhere say so here too: an engine with weights of its own takes those alone.
+    """
+    adapter, seed = objects.adapter or config.lora, config.loop.seed
+    weights = None if checkpoint is None else checkpoint.model
+    pictures = None if images is None else PictureStore(images)
+    if objects.model is None:
+        policy = load_model(
+            config.model, adapter, checkpoint=weights, seed=seed, pictures=pictures, vision=config.vision
+        )
+    else:
+        model = objects.model if is_apart else copy.deepcopy(objects.model)
+        processor, vision = objects.image_processor, config.vision
+        policy = adopt_model(
+            model, config.model, adapter, seed=seed, pictures=pictures, vision=vision, image_processor=processor
+        )
+        if weights is not None:
+            restore_weights(policy, weights)
+    return policy
 
 
 class SamplerWorker:

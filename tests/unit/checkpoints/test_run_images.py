@@ -2,6 +2,8 @@
 
 import io
 import os
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,15 @@ def test_images_are_written_once_under_the_hash_of_their_pixels(run):
     journal.keep_images([task(2, second)])
     assert [path.stat().st_mtime_ns for path in sorted((run.path / IMAGES).iterdir())] == written
     assert PictureStore(run.path / IMAGES).pixels(second.sha256).getpixel((3, 2)) == (2, 0, 0)
+
+
+def test_images_of_other_columns_are_written_too_as_reward_functions_read_them_elsewhere(run):
+    store = PictureStore(run.path / IMAGES)
+    shown, mask = picture(store, 1), picture(store, 2)
+    row = replace(task(0, shown), columns={"image": shown, "more": [{"mask": mask}]})
+    journal_of(run, store).keep_images([row])
+    away = pickle.loads(pickle.dumps(row))
+    assert away.columns["more"][0]["mask"].pixels().getpixel((0, 0)) == (2, 0, 0)
 
 
 def test_a_run_of_text_has_no_folder_of_images(run):

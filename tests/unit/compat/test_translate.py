@@ -213,7 +213,7 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (f"{SWIFT} --learning_rtae 1", "did you mean --learning_rate?"),
+        (f"{SWIFT} --learning_rtae 1", "did you mean --learning_rate or --vision_learning_rate?"),
         (f"{SWIFT} --max_completions_length 9", "did you mean --max_completion_length"),
         (f"{SWIFT} --cosine_m 9", "--cosine_m could be --cosine_max_len, "),
         (f"{SWIFT} --multi_turn_scheduler gym", "its step as an environment's `observe`"),
@@ -443,6 +443,52 @@ def test_ms_swifts_switches_come_to_options():
     assert (options["advantage"], options["system_prompt"]) == ("leave_one_out", "Be brief.")
     assert (options["reward_funcs"], options["eval_dataset"]) == (("repetition(ngram=4)",), ("v.jsonl",))
     assert (options["max_staleness"], options["lora_rank"], options["lora_alpha"]) == (1, 8, 32.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ("--tuner_type full --freeze_vit true", {"train_vision": False}),
+        ("--tuner_type full --freeze_vit false --vit_lr 1e-6", {"train_vision": True, "vision_learning_rate": 1e-6}),
+        ("--tuner_type full --freeze_aligner false", {"train_projector": True}),
+        (
+            "--freeze_vit false --freeze_aligner false",
+            {"train_vision": False, "train_projector": False, "lora_vision": True},
+        ),
+        ("--max_pixels 200704", {"image_max_pixels": 200704}),
+        ("""--vllm_limit_mm_per_prompt '{"image": 5, "video": 2}'""", {"max_images_per_prompt": 5}),
+    ],
+)
+def test_ms_swifts_flags_of_images_come_to_options(flags, options):
+    plain = translated(f"{SWIFT} --tuner_type full" if "full" in flags else SWIFT)
+    assert translated(f"{SWIFT} {flags}").options == {**plain.options, **options}
+
+
+def test_ms_swifts_variables_bound_the_size_of_images():
+    found = translated(f"MAX_PIXELS=1003520 MIN_PIXELS=3136 NPROC_PER_NODE=2 {SWIFT}")
+    assert (found.options["image_max_pixels"], found.options["image_min_pixels"]) == (1003520, 3136)
+    assert not {"MAX_PIXELS", "MIN_PIXELS"} & found.environment.keys()
+    assert translated(f"IMAGE_MAX_TOKEN_NUM=1024 {SWIFT}").options["image_max_pixels"] == 1024 * 32 * 32
+    exported = translate(words_of(SWIFT), environment={"MAX_PIXELS": "3136"})
+    assert exported.options["image_max_pixels"] == 3136
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (f"{SWIFT} --freeze_vit false", "--freeze_vit and --freeze_aligner must be the same with an adapter"),
+        (
+            f"{SWIFT} --freeze_vit false --freeze_aligner false --vit_lr 1e-6 --aligner_lr 1e-5",
+            "--vit_lr and --aligner_lr must be the same where both are trained, got 1e-06 and 1e-05",
+        ),
+        (f"MAX_PIXELS=big {SWIFT}", "MAX_PIXELS and IMAGE_MAX_TOKEN_NUM must be one whole number, got MAX_PIXELS=big"),
+        (f"{SWIFT} --vllm_limit_mm_per_prompt 5", "must be JSON such as '{\"image\": 5}', got '5'"),
+        (f"{SWIFT} --norm_bbox norm1000", "--norm_bbox must be left out, got 'norm1000'"),
+        (f"{SWIFT} --freeze_llm true", "--freeze_llm must be left out, got 'true'"),
+    ],
+)
+def test_flags_of_images_that_cannot_be_are_refused(text, sentence):
+    assert sentence in refusal(text)
 
 
 def test_a_script_is_sent_to_its_import():

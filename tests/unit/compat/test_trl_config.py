@@ -19,10 +19,10 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 
 import paceline
 from paceline.compat.trl.batches import describe_plan, scheduler_words, total_updates
-from paceline.compat.trl.building import check_schedule, describe_rate
 from paceline.compat.trl.config import GRPOConfig, layout_options
 from paceline.compat.trl.fields import FIELD_OF, MEANINGS, accepted_without_effect, in_field_names, of_fields
 from paceline.compat.trl.grpo_fields import GRPOFields
+from paceline.compat.trl.notes import check_schedule, describe_rate
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.compat.trl.translation import RunContext, translate
 from paceline.config.building import build_config
@@ -165,7 +165,7 @@ def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
     assert line.startswith("accepted without effect: ")
     assert "dataloader_num_workers (prompts are tokenised once" in line
     assert "accelerator_config (" in line
-    assert "log_multimodal (there are no images" in line
+    assert "log_multimodal (images of prompts are in the run directory" in line
     assert "pin_memory" not in line
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.data.rows import task_index
-from paceline.data.tasks import length_histogram
+from paceline.data.prompts import length_histogram
 
 
 def order(positions, *, size=7, seed=3, shuffle=True):

@@ -80,7 +80,8 @@ def rows(*columns):
 
 
 def reading(placeholders=Grid(), most=16):
-    return ImageInput(pictures=PictureStore(), placeholders=placeholders, max_images_per_prompt=most)
+    read = None if placeholders is None else lambda: placeholders
+    return ImageInput(pictures=PictureStore(), placeholders=read, max_images_per_prompt=most)
 
 
 def tasks_of(tokenizer, *columns, images=None, system=None, **options):
@@ -207,7 +208,7 @@ def test_text_never_stands_for_an_image(columns, tokenizer):
     with pytest.raises(
         DataError, match=r"row a.jsonl:1: its text holds '<\|(image|row)\|>', which stands for an image"
     ):
-        tasks_of(tokenizer, columns)
+        tasks_of(tokenizer, columns, {"question": "b", "image": RED})  # an image anywhere makes it a token of images
 
 
 def test_text_in_two_parts_that_make_up_an_image_token_is_refused(tokenizer):
@@ -226,7 +227,7 @@ def test_rows_without_images_are_read_as_without_eyes(tokenizer):
 
 
 def test_a_model_of_text_refuses_images_by_row(tokenizer):
-    with pytest.raises(DataError, match=r"row a\.jsonl:1: has an image, and the model reads text alone; take a model"):
+    with pytest.raises(DataError, match=r"row a\.jsonl:1: has an image, and the model reads text alone,"):
         tasks_of(tokenizer, {"question": "a", "image": RED}, images=reading(placeholders=None))
 
 
@@ -282,6 +283,16 @@ def test_reward_functions_get_pictures_where_the_columns_have_images(tokenizer):
     expected = {"prompt": user({**ONE, "image": blue}, ONE), "images": [red], "answer": "2"}
     assert task.columns == checked[0] == expected
     assert task.messages == ({"role": "user", "content": [ONE, ONE]},)
+
+
+def test_a_row_that_is_passed_whole_holds_pictures_too(tokenizer):
+    cells = {"prompt": user(words("a")), "image": RED, "mask": BLUE, "boxes": [{"crop": BLUE}]}
+    row = Row(row_id="train:1", columns={"prompt": cells["prompt"], "image": RED}, passed={**cells, "row": cells})
+    (read,) = screen([row], DataConfig(dataset="a.jsonl"), None, reading()).rows
+    red, blue = PictureStore().add(RED), PictureStore().add(BLUE)
+    expected = {**cells, "image": red, "mask": blue, "boxes": [{"crop": blue}]}
+    assert read.reward_columns == {**expected, "row": expected}
+    assert read.columns == {"prompt": cells["prompt"], "image": red}
 
 
 def test_the_same_question_about_another_image_is_another_prompt(tokenizer):

@@ -1,16 +1,21 @@
 """Models that read images: what stands for an image, and hidden states against the model's own forward pass."""
 
 import inspect
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors import safe_open
+from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 from paceline.config.sections import ModelConfig
 from paceline.config.vision import VisionConfig
 from paceline.errors import ModelError
 from paceline.models.forward import choose_forward
+from paceline.models.loaded import export_model
 from paceline.models.loading import load_model
+from paceline.models.pretrained import load_tokenizer
 from paceline.models.vision.placeholders import read_placeholders
 from paceline.models.vision.tower import Vision
 from paceline.objective.micro_batches import one_turn, pack
@@ -19,6 +24,8 @@ from tests.support.seeing import SEEING, HeldPictures, picture, prompt_with, see
 KINDS = sorted(SEEING)
 PADDED = ("gemma3", "gemma4, blocks")
 """Kinds in which tokens of an image see each other."""
+LIMITED = {"qwen2_5_vl": 32 * 64, "idefics3": 32 * 32, "internvl": 2 * 32 * 32, "gemma4": 70 * 64}
+"""Pixels of an image, at most, in kinds that have such a limit."""
 EXACT = {"qwen3_5": 1e-4, "gemma4": 1e-4, "gemma4, blocks": 1e-4}
 """Differences that rounding explains, where not all of a model computes in float64: a scan and norms do not."""
 FIRST, SECOND = picture(1), picture(2, 32, 48)
@@ -116,6 +123,51 @@ def test_a_sampled_image_token_is_an_ordinary_token(kind, loaded, placeholders):
     assert loaded.vision.counts["encoded"] == 2  # each image once, for two groups and two passes
 
 
+def names_in(directory):
+    with safe_open(directory / "model.safetensors", "pt") as file:
+        return set(file.keys())
+
+
+def test_an_exported_model_is_read_again_with_the_same_names_and_logits(kind, directories, tmp_path):
+    config = ModelConfig(model=str(directories[kind]), device="cpu", dtype="float32")
+    loaded = load_model(config, vision=VisionConfig(image_max_pixels=LIMITED.get(kind)), pictures=PICTURES)
+    export_model(loaded, seeing_tokenizer(kind), tmp_path, merge=False)
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    ids = torch.tensor([[7, 8, 9, 10]])
+    with torch.no_grad():
+        assert torch.equal(again(input_ids=ids).logits, loaded.model(input_ids=ids).logits)
+    assert names_in(tmp_path) == names_in(directories[kind])
+    reloaded = load_model(ModelConfig(model=str(tmp_path), device="cpu", dtype="float32"), pictures=PICTURES)
+    for image in (FIRST, SECOND):
+        key = PICTURES.sha256(image)
+        here, there = (one.vision.features([key])[key].rows for one in (loaded, reloaded))
+        assert torch.equal(here, there)
+    made = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    assert not made["image_processor_type"].endswith("Pil")  # other programs choose a form of their own
+
+
+def test_settings_of_images_and_text_together_are_exported_with_the_limits_of_the_run(tmp_path):
+    source = write_seeing_model(tmp_path / "model", "idefics3")
+    processor = SEEING["idefics3"].processor.to_dict()
+    together = {"processor_class": "Idefics3Processor", "image_seq_len": 4, "image_processor": processor}
+    (source / "processor_config.json").write_text(json.dumps(together))
+    (source / "preprocessor_config.json").unlink()
+    config = ModelConfig(model=str(source), device="cpu", dtype="float32")
+    loaded = load_model(config, vision=VisionConfig(image_max_pixels=32 * 32), pictures=PICTURES)
+    export_model(loaded, seeing_tokenizer("idefics3"), tmp_path / "final", merge=False)
+    written = json.loads((tmp_path / "final" / "processor_config.json").read_text())
+    assert written["image_seq_len"] == 4
+    assert written["image_processor"]["size"] == {"longest_edge": 32}
+    assert AutoImageProcessor.from_pretrained(tmp_path / "final", backend="pil").size["longest_edge"] == 32
+
+
+def test_a_chat_template_that_stands_apart_is_read(tmp_path):
+    source = write_seeing_model(tmp_path, "idefics3")
+    (source / "chat_template.jinja").unlink()
+    (source / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
+    assert load_tokenizer(ModelConfig(model=str(source))).chat_template == "{{ messages[0]['content'] }}"
+
+
 class Forgetful(Vision):
     """A vision that leaves one thing out of what the language model is given."""
 
@@ -166,5 +218,5 @@ def test_a_model_whose_images_are_misread_is_refused_before_training(kind, forgo
     choose_forward(loaded.model, torch.float32, loaded.vision)  # as it should be
     vision = loaded.vision.of(loaded.model)
     vision.__class__ = type(Forgetful.__name__, (Forgetful,), {"forgotten": forgotten})
-    with pytest.raises(ModelError, match="hidden states of prompts with images differ by .* from the model's own"):
+    with pytest.raises(ModelError, match=r"hidden states of prompts with images differ by .* from the model's own"):
         choose_forward(loaded.model, torch.float32, vision)

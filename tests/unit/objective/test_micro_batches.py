@@ -7,6 +7,7 @@ import torch
 
 from paceline.objective.cutting import cut, even_runs, input_tokens, share_out
 from paceline.objective.micro_batches import Sample, pack, padded_attention, padded_rows, token_weights
+from paceline.types import Media
 from tests.support.episodes import sample as make_sample
 
 
@@ -194,3 +195,33 @@ def test_a_group_above_an_even_share_is_cut_and_a_rank_may_get_nothing():
     assert share_out(samples, trained=range(4), ranks=2) == [[0, 2], [1, 3]]
     assert share_out(samples, trained=[3], ranks=3) == [[3], [], []]
     assert share_out(samples, trained=[], ranks=2) == [[], []]
+
+
+def with_images(group: int, *lengths: int) -> Sample:
+    image = [Media(sha256=f"{number:064x}", start=0, length=length) for number, length in enumerate(lengths)]
+    return replace(sample(group, "prompt", "abc"), prompt_media=tuple(image))
+
+
+def test_images_count_for_what_a_trained_encoder_keeps_of_them():
+    # a prompt of 6 tokens, 4 of them an image's, and 2 inputs behind it: 8 tokens, and 3 more for each of the image's
+    step = [with_images(0, 4), with_images(1, 4), with_images(2)]
+    assert [input_tokens(step, [row], image_cost=3.0) for row in range(3)] == [20, 20, 8]
+    assert cut(step, trained=range(3), micro_batch_tokens=24) == [[0, 1, 2]]
+    assert cut(step, trained=range(3), micro_batch_tokens=24, image_cost=3.0) == [[0], [1], [2]]
+    assert cut(step, trained=range(3), micro_batch_tokens=28, image_cost=3.0) == [[0], [1, 2]]
+    assert cut(step, trained=range(3), micro_batch_tokens=40, image_cost=3.0, layout="padded") == [[0, 1], [2]]
+    assert share_out(step, trained=range(3), ranks=2) == [[0, 2], [1]]
+    # four prompts without images weigh as much as one with an image of 8 tokens
+    step = [with_images(0, 8), *(with_images(group) for group in range(1, 5))]
+    assert share_out(step, trained=range(5), ranks=2, image_cost=3.0) == [[0], [1, 2, 3, 4]]
+
+
+def test_completions_of_a_prompt_share_its_images():
+    step = [with_images(0, 2, 2), replace(with_images(0, 2, 2), advantages=(-1.0,)), with_images(1, 4)]
+    batch = pack(step, [0.0] * 3, [2, 0, 1], dtype=torch.float32)
+    # prompts of 6 tokens, that of group 1 first
+    assert [(image.sha256[-1], image.start, image.length) for image in batch.media] == [
+        ("0", 0, 4),
+        ("0", 6, 2),
+        ("1", 6, 2),
+    ]

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from paceline.compat.trl.building import notes_of_threads
+from paceline.compat.trl.notes import notes_of_threads
 from paceline.config.building import build_config
 
 SAYS = "import os, sys; {first}import paceline; print(os.environ.get('GOMP_SPINCOUNT'))"

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from paceline.config.building import build_config
 from paceline.config.reading import options
 from paceline.errors import ConfigError
-from paceline.training.identity import EXPLAINED, find_change, identity_of
+from paceline.training.identity import EXPLAINED, IMAGES, find_change, identity_of, image_digests
 from paceline.training.setup.preparation import prepare
+from tests.support.seeing import SEEING
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
 FILES = {"dataset", "eval_dataset", "model", "reward_funcs"}
@@ -94,5 +95,17 @@ def test_an_option_explains_only_the_files_that_it_can_change(folder, option):
 
 def test_options_that_no_case_has_explain_nothing_or_name_files_themselves():
     naming = {*FILES, "eval_share", "environment"}  # of other rows, or of a file that is named
-    assert EXPLAINED.keys() <= OTHERS.keys() | naming
+    of_images = {option.name for option in options() if option.section == "vision"}  # test_runs_with_images.py has them
+    assert EXPLAINED.keys() <= OTHERS.keys() | naming | of_images
     assert EXPLAINED.keys() <= {option.name for option in options()}
+
+
+def test_image_settings_and_what_they_make_of_an_image_are_parts_of_a_model():
+    processor = SEEING["qwen2_5_vl"].processor
+    (settings, tensors), again = image_digests(processor).values(), image_digests(processor)
+    assert list(again) == list(IMAGES)
+    assert (settings, tensors) == tuple(again.values())
+    other = type(processor).from_dict({**processor.to_dict(), "image_mean": [0.4, 0.5, 0.5]})
+    assert not {settings, tensors} & {*image_digests(other).values()}
+    renamed = type(processor).from_dict({**processor.to_dict(), "min_frames": 2})
+    assert image_digests(renamed)[IMAGES[1]] == tensors

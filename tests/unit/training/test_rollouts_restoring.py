@@ -8,7 +8,7 @@ import pytest
 from paceline.config.objective import AdvantageConfig
 from paceline.rewards.function import BuiltIn, Grade
 from paceline.training.replaying import regrouped
-from paceline.training.rollouts.records import rollout_records
+from paceline.training.rollouts.records import rollout_metrics, rollout_records
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.types import Completion, Media, WeightChange
 from tests.support.scripted import completion, scripted_sampler, taking, task
@@ -131,3 +131,13 @@ def test_logprobs_take_four_bytes_each_where_they_are_float32_and_eight_where_a_
 def test_a_prompts_tokens_stand_once_in_each_group():
     records = records_of(batch_of({}))
     assert [record["sample"] for record in records if "prompt_ids" in record] == [0] * 4
+
+
+def test_images_of_prompts_are_counted_and_their_tokens_are_a_share_of_the_prompts():
+    media = (Media(sha256="ab" * 32, start=1, length=3), Media(sha256="cd" * 32, start=4, length=1))
+    batch = batch_of({})
+    first = replace(batch.groups[0].task, prompt_ids=tuple(range(6)), media=media)
+    rest = [replace(group, task=replace(group.task, prompt_ids=(1, 2))) for group in batch.groups[1:]]
+    numbers = rollout_metrics(replace(batch, groups=(replace(batch.groups[0], task=first), *rest)))
+    assert (numbers["images"], numbers["image_tokens_share"]) == (2, 4 / 12)
+    assert not {"images", "image_tokens_share"} & rollout_metrics(batch).keys()

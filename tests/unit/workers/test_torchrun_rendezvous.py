@@ -11,6 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from paceline.errors import ProcessLost
+from paceline.workers.torchrun import rendezvous
 from paceline.workers.torchrun.environment import Launched
 from paceline.workers.torchrun.rendezvous import ADDRESS, open_channels
 
@@ -77,6 +78,31 @@ def test_who_knows_the_store_alone_is_not_let_in_and_keeps_nobody_out(first, for
         stranger.recv_bytes()
     channels = open_channels(replace(first, rank=1), store)
     leading.join(timeout=60)
+    assert (list(leading.channels.calls), list(channels.calls)) == ([1], [0])
+
+
+def test_a_stranger_who_sends_byte_after_byte_does_not_keep_ranks_from_meeting(first, monkeypatch):
+    monkeypatch.setattr(rendezvous, "HELLO_SECONDS", 1.5)
+    store, is_over = dist.HashStore(), threading.Event()
+    leading = Leading(first, store)
+    stranger = connected(store)
+    stranger.recv_bytes()
+
+    def trickle() -> None:
+        with socket.socket(fileno=os.dup(stranger.fileno())) as same:
+            same.sendall((4000).to_bytes(4, "big"))
+            while not is_over.wait(0.2):  # each read ends long before its own timeout
+                try:
+                    same.sendall(b"[")
+                except OSError:  # the first rank has shut the connection down
+                    return
+
+    trickling = threading.Thread(target=trickle, daemon=True)
+    trickling.start()
+    channels = open_channels(replace(first, rank=1), store)
+    leading.join(timeout=60)
+    is_over.set()
+    trickling.join(timeout=60)
     assert (list(leading.channels.calls), list(channels.calls)) == ([1], [0])
 
 

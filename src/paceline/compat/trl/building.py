@@ -2,29 +2,31 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.trainer_utils import SchedulerType
 
-from paceline import OPENMP_SPINS, SPIN_VARIABLES
 from paceline.base_directory import base_directory, local_path
 from paceline.checkpoints.existing_runs import refuse_foreign_files, refuse_unusable_directory
 from paceline.compat.trl import datasets
 from paceline.compat.trl.arguments import TrainerArguments, check_arguments, fetched
-from paceline.compat.trl.batches import scheduler_words, warmup_field
+from paceline.compat.trl.batches import scheduler_words
 from paceline.compat.trl.config import GRPOConfig, layout_options
 from paceline.compat.trl.environments import GivenEnvironments
-from paceline.compat.trl.fields import Fields, keywords_of
+from paceline.compat.trl.fields import keywords_of
+from paceline.compat.trl.images import image_input, image_processor, images_folder
+from paceline.compat.trl.notes import note_of_rate, notes_of_threads
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.rollouts import RolloutFunction
 from paceline.compat.trl.translation import HUB_KEYS, RunContext, translate
 from paceline.config.objective import PROGRAM
 from paceline.config.sections import Config, ModelConfig
+from paceline.data.row_images import ImageInput
+from paceline.data.tasks import TaskSet
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.models.loaded import ADAPTER_NAME, export_model
@@ -39,9 +41,8 @@ from paceline.models.pretrained import (
     read_generation_config,
 )
 from paceline.models.text_part import read_model
-from paceline.objective.schedule import warmup_updates
 from paceline.reports.trackers import check_trackers
-from paceline.rewards.function import row_check
+from paceline.rewards.function import RewardFunction, row_check
 from paceline.rewards.resolving import reward_context
 from paceline.runtime.devices import choose_device
 from paceline.training.backend import OneProcess, one_process
@@ -52,7 +53,7 @@ from paceline.training.setup.held_out import reward_evaluator
 from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.preparation import prepare
 from paceline.training.trainer import Trainer, make_scheduler, updates_per_step
-from paceline.types import RowCheck, Task
+from paceline.types import Task
 from paceline.workers.backend import WorkerBackend
 from paceline.workers.torchrun.environment import check_launched
 from paceline.workers.torchrun.launch import Launch
@@ -119,9 +120,9 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         check_vllm(None)
     limit = _rows_needed(dataset, config)
     rows = datasets.read_rows(dataset, "train_dataset", limit=limit, may_lack_prompt=arguments.environments.own_data)
-    inputs = prepare(config, _objects(arguments, config, sources, rows, context))
+    inputs = prepare(config, _objects(arguments, config, sources, rows, context), images=images_folder(arguments))
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
-    rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
+    rate = note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
     has_turns = args.max_tool_calling_iterations is None or bool(arguments.environments)
     turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
@@ -213,10 +214,8 @@ def _objects(
         built_in=reward_context(config.rewards, config.sampling, seed=config.loop.seed),
         has_environments=own_data,
     )
-    check = row_check(graders.functions)
-    tasks = datasets.make_tasks(
-        rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check, environments=environments
-    )
+    images = image_input(arguments, config, tokenizer)
+    reading = _reading(config, tokenizer, graders.functions, environments, images)
     return replace(
         graders,
         environments=environments.specs,
@@ -224,9 +223,11 @@ def _objects(
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
-        tasks=tasks,
+        image_processor=image_processor(arguments),
+        images=images,
+        tasks=reading(rows, name=datasets.TRAINING),
         held_out={
-            name: _held_out_tasks(held_out, name, tokenizer, config, check=check, environments=environments)
+            name: _held_out_tasks(held_out, name, reading, own_data=own_data)
             for name, held_out in datasets.held_out_sets(arguments.eval_dataset).items()
         },
         optimizer=arguments.optimizers[0],
@@ -299,12 +300,12 @@ def _rows_needed(dataset: Any, config: Config) -> int | None:
 def held_out_evaluators(job: TrainingJob, environments: GivenEnvironments, dataset: Any) -> list[Evaluator]:
     """Measure the training rewards on held-out sets; DataError for a set that cannot be used."""
     config, inputs = job.config, job.inputs
-    check = row_check(inputs.functions)
+    reading = _reading(config, inputs.tokenizer, inputs.functions, environments, inputs.objects.images)
     return [
         reward_evaluator(
             config,
             name,
-            _held_out_tasks(rows, name, inputs.tokenizer, config, check=check, environments=environments),
+            _held_out_tasks(rows, name, reading, own_data=environments.own_data),
             inputs.functions,
             inputs.conversations,
             inputs.objects.completer,
@@ -313,23 +314,31 @@ def held_out_evaluators(job: TrainingJob, environments: GivenEnvironments, datas
     ]
 
 
-def _held_out_tasks(
-    dataset: Any,
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
+def _reading(
     config: Config,
-    *,
-    check: RowCheck | None,
+    tokenizer: PreTrainedTokenizerBase,
+    functions: Mapping[str, RewardFunction],
     environments: GivenEnvironments,
-) -> tuple[Task, ...]:
-    """Tasks of one evaluation dataset, from all of its rows."""
-    title, own_data = datasets.eval_name(name), environments.own_data
+    images: ImageInput | None,
+) -> Callable[..., TaskSet]:
+    """What makes tasks of the rows of a dataset, by its `name`."""
+    return partial(
+        datasets.make_tasks,
+        tokenizer=tokenizer,
+        data=config.data,
+        room=_room(config),
+        check=row_check(functions),
+        environments=environments,
+        images=images,
+    )
+
+
+def _held_out_tasks(dataset: Any, name: str, reading: Callable[..., TaskSet], *, own_data: bool) -> tuple[Task, ...]:
+    """Tasks of one evaluation dataset, from all of its rows; `reading` makes them."""
+    title = datasets.eval_name(name)
     datasets.check_columns(dataset, title, may_lack_prompt=own_data)
     rows = datasets.read_rows(dataset, title, limit=None, whole=True, may_lack_prompt=own_data)
-    tasks = datasets.make_tasks(
-        rows, tokenizer, config.data, name=name, room=_room(config), check=check, environments=environments
-    )
-    return tasks.looked_at
+    return reading(rows, name=name).looked_at
 
 
 def _completer(
@@ -354,47 +363,3 @@ def _room(config: Config) -> int | None:
     """Tokens that the model's context leaves for a prompt, next to the longest completion."""
     room = config.data.max_prompt_length - config.sampling.max_completion_length
     return room if room > 0 else None
-
-
-def notes_of_threads(config: Config) -> tuple[str, ...]:
-    """Remedy for several CPU threads that spin instead of sleeping: see `OPENMP_SPINS`."""
-    threads = config.model.threads or torch.get_num_threads()
-    if threads == 1 or choose_device(config.model).type != "cpu" or not set(SPIN_VARIABLES).isdisjoint(os.environ):
-        return ()
-    return (
-        f"import paceline before torch, or set {SPIN_VARIABLES[0]}={OPENMP_SPINS}: otherwise waiting threads spin, "
-        "which is many times slower beside other processes",
-    )
-
-
-def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
-    """Note on the source of the learning rate; the check needs the run's length."""
-    if arguments.optimizers[1] is not None:
-        return (
-            f"learning rate: set by the program's own {type(arguments.optimizers[1]).__name__}, which config.yaml's "
-            "learning_rate, lr_schedule and warmup_steps do not describe: only this program goes on with the run"
-        )
-    check_schedule(arguments.args, total=total)
-    return describe_rate(arguments.args, total=total)
-
-
-def check_schedule(args: Fields, *, total: int) -> None:
-    """Refuse values that the schedule cannot take, in transformers' words, before an optimiser exists (ConfigError)."""
-    trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=args.learning_rate)
-    try:
-        make_scheduler(scheduler_words(args), trial, total=total)
-    except ConfigError as error:
-        kind, cause = SchedulerType(args.lr_scheduler_type).value, error.__cause__
-        keywords = keywords_of(args, "lr_scheduler_kwargs")
-        raise ConfigError(
-            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {keywords!r}: {cause}"
-        ) from error
-
-
-def describe_rate(args: Fields, *, total: int) -> str:
-    """One line on the schedule."""
-    kind, rising = SchedulerType(args.lr_scheduler_type).value, warmup_updates(getattr(args, warmup_field(args)), total)
-    return (
-        f"learning rate: transformers' schedule {kind!r} over {total} updates, {rising} of them warm-up, set anew for "
-        "every update"
-    )

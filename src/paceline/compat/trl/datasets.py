@@ -16,10 +16,10 @@ from paceline.compat.trl.environments import NO_ENVIRONMENTS, ROW, GivenEnvironm
 from paceline.compat.trl.fields import Fields
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
-from paceline.data.formats import IMAGE_COLUMNS
+from paceline.data.row_images import IMAGE_COLUMNS, OTHER_MEDIA_COLUMNS, ImageInput
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_indices
 from paceline.data.sources import load_rows
-from paceline.data.tables import read_ahead
+from paceline.data.tables import read_ahead, undecoded
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.episodes.conversations import ENVIRONMENT
 from paceline.errors import ConfigError, DataError
@@ -101,6 +101,8 @@ def read_rows(
     rows: DatasetRows
     if isinstance(dataset, AddressedRows):
         return dataset
+    if type(dataset).__name__ == "Dataset" and dataset.format["type"] is None:
+        dataset = undecoded(dataset)  # images are decoded once, and as files they take less memory
     if size is not None and size > WHOLE and not whole and hasattr(dataset, "__getitem__"):
         rows = dataset
     elif size is None and not whole and (limit is None or limit > WHOLE):
@@ -137,7 +139,7 @@ def row_id(name: str, number: int) -> str:
     return f"{'train' if name == 'train_dataset' else of_set[1] if of_set else name}:{number}"
 
 
-def make_tasks(
+def make_tasks(  # noqa: PLR0913 - rows and all that makes tasks of them, bound by two callers
     rows: DatasetRows,
     tokenizer: PreTrainedTokenizerBase,
     data: DataConfig,
@@ -146,13 +148,14 @@ def make_tasks(
     room: int | None = None,
     check: RowCheck | None = None,
     environments: GivenEnvironments = NO_ENVIRONMENTS,
+    images: ImageInput | None = None,
 ) -> TaskSet:
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
     `room` is the prompt length that the model's context leaves if `max_prompt_length` is unset. `check` returns the
-    objection of built-in reward functions to a row. `environments`: prompts show their tools. Of a held-out set all
-    tasks are made at once, however many. DataError and ModelError for a prompt that cannot be used, one that is too
-    long, or messages without a template.
+    objection of built-in reward functions to a row. `environments`: prompts show their tools, and `images` reads their
+    images. Of a held-out set all tasks are made at once, however many. DataError and ModelError for a prompt that
+    cannot be used, one that is too long, or messages without a template.
     """
     whole = name != TRAINING
     unlimited = data.long_prompts == "error"
@@ -170,6 +173,7 @@ def make_tasks(
         check=check,
         whole=whole,
         tools_of=environments.tools_of,
+        images=images,
     )
     if environments:
         built.add_check(environments.check)
@@ -216,7 +220,7 @@ class TrainerRows(RowsOnDemand):
             for column in ANSWERS
             if isinstance(plain_value(row.get(column)), str | int | float | Decimal)
         }
-        read = (ENVIRONMENT, "tools", *IMAGE_COLUMNS)
+        read = (ENVIRONMENT, "tools", *IMAGE_COLUMNS, *OTHER_MEDIA_COLUMNS, "objects")
         others = {column: row[column] for column in read if row.get(column) is not None}
         return Row(
             row_id=name,

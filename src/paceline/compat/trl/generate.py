@@ -259,7 +259,9 @@ def generated(
     config, conversations = job.config, job.inputs.conversations
     rows = [{"prompt": prompt} for prompt in prompts]
     data = replace(config.data, on_bad_row="stop")
-    tasks = datasets.make_tasks(rows, job.inputs.tokenizer, data, name="prompts", environments=environments)
+    tasks = datasets.make_tasks(
+        rows, job.inputs.tokenizer, data, name="prompts", environments=environments, images=job.inputs.objects.images
+    )
     call = next(calls)
     draws = Draws(seed=config.loop.seed, purpose=NAME, num_generations=1)
     with hosts, sampling_by_program(job):

@@ -108,6 +108,22 @@ class GRPOFields:
     """Tokens forwarded at once: memory and speed, never the gradient; 0: by device."""
     on_bad_row: str = becomes("stop", "on_bad_row", choices=("stop", "skip"))
     """What happens to a row that cannot be used: stop, or skip and count it."""
+    image_max_pixels: int | None = becomes(None, "image_max_pixels")
+    """Pixels of an image as the model reads it, at most; None: as the model's own settings say."""
+    image_min_pixels: int | None = becomes(None, "image_min_pixels")
+    """Pixels of an image, at least, for models that choose an image's size by its own."""
+    max_images_per_prompt: int = becomes(16, "max_images_per_prompt")
+    """Images of a prompt, at most."""
+    image_urls: bool = becomes(False, "image_urls")
+    """Fetch images that rows name by http:// or https://."""
+    train_vision: bool = becomes(False, "train_vision")
+    """Train the vision encoder too, which TRL does wherever there is one."""
+    train_projector: bool = becomes(False, "train_projector")
+    """Train the layers between vision encoder and language model too, as TRL does."""
+    vision_learning_rate: float | None = becomes(None, "vision_learning_rate")
+    """Peak learning rate of both; None: learning_rate."""
+    lora_vision: bool = becomes(False, "lora_vision")
+    """Give a LoRA adapter to their linear layers too."""
     reward_timeout: float = becomes(600.0, "reward_timeout")
     """Seconds that one call of a reward function may take."""
     max_reward_failure_rate: float = becomes(0.05, "max_reward_failure_rate")
@@ -343,7 +359,7 @@ class GRPOFields:
     # what is written down
     log_completions: bool = kept(False, ROLLOUTS)
     """Print the step's completions with every line of the log."""
-    log_multimodal: bool = idle(True, "there are no images")
+    log_multimodal: bool = idle(True, "images of prompts are in the run directory, and its pages show them")
     num_completions_to_print: int | None = kept(None, ROLLOUTS)
     """How many of them; None: all."""
     log_unique_prompts: bool = idle(False, "every completion is written to the run directory's rollouts/")

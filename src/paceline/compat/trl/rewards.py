@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from paceline.compat.trl.rollouts import WHOLE
 from paceline.config.reading import suggest
+from paceline.data.row_images import has_image_parts
 from paceline.errors import ConfigError, RewardError
 from paceline.rewards.function import BuiltIn, RewardContext, RewardFunction, compares_group
 from paceline.rewards.model import RewardModel
@@ -211,8 +212,8 @@ def adapted(
         rows, opened = named["paceline_row"], named["prompt_messages"]
         # what an environment has begun is no longer the row's own prompt, which may even lack one
         prompts = [
-            row["prompt"] if "prompt" in row and not has_environments else messages
-            for row, messages in zip(rows, opened, strict=True)
+            row["prompt"] if "prompt" in row and not has_environments and not has_image_parts(messages) else messages
+            for row, messages in zip(rows, map(in_parts, opened), strict=True)
         ]
         texts, messages, ids = (named[name] for name in ("completions", "completion_messages", "episode_ids"))
         if WHOLE in named and all(whole is not None for whole in named[WHOLE]):  # of a rollout_func
@@ -243,6 +244,18 @@ _SIGNATURE = inspect.Signature(
     [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ARGUMENTS]
     + [inspect.Parameter(WHOLE, inspect.Parameter.KEYWORD_ONLY, default=())]
 )
+
+
+def in_parts(messages: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
+    """Return messages with images as TRL has them: every content is a list of parts. Others come as they are."""
+    if messages is None or not has_image_parts(messages):
+        return None if messages is None else [*messages]
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message["content"], str)
+        else message
+        for message in messages
+    ]
 
 
 def up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:

@@ -18,6 +18,7 @@ from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
 from paceline.models.dense_attention import dense_attention
 from paceline.models.families import layer_plans
+from paceline.models.families.layer_plan import LayerPlan
 from paceline.models.head import decoder_of
 
 
@@ -224,9 +225,21 @@ def _in_blocks(
     return torch.cat(parts, dim=2)
 
 
+def architecture_of(model: PreTrainedModel) -> str:
+    """Return the class by which a model's layers are known; where it reads images, that of the language model within."""
+    if model.config.get_text_config() is model.config:
+        return type(model).__name__
+    return f"{type(decoder_of(model)).__name__.removesuffix('Model').removesuffix('Text')}ForCausalLM"
+
+
+def plans_of(model: PreTrainedModel) -> tuple[LayerPlan, ...]:
+    """Return the plans of a model's layers."""
+    return layer_plans(model.config.get_text_config(), architecture_of(model))
+
+
 def heads_of(model: PreTrainedModel) -> Heads:
     """Return the heads of a model's layers, which are the same in all of them."""
-    plan = layer_plans(model.config)[0]
+    plan = plans_of(model)[0]
     return Heads(query=plan.query_heads, kv=plan.key_value_heads, width=plan.head_dim)
 
 
@@ -236,7 +249,7 @@ def attention_layers(model: PreTrainedModel, length: int, like: Tensor) -> list[
     The tables are made by the model's own rotary module, in `like`'s dtype and device.
     """
     decoder, width = decoder_of(model), heads_of(model).width
-    plans = layer_plans(model.config, type(model).__name__)
+    plans = plans_of(model)
     rotations, layers = dict[str, Rotation](), list[AttentionLayer]()
     for layer, plan in zip(decoder.layers, plans, strict=False):
         parts = plan.parts
@@ -254,7 +267,7 @@ def attention_layers(model: PreTrainedModel, length: int, like: Tensor) -> list[
                 cap=None if parts.cap is None else attrgetter(parts.cap)(layer),
                 joint_norms=parts.head_norms is not None
                 and layer.get_submodule(parts.head_norms[0]).weight.numel() > width,
-                query_scales=_query_scales(model.config.rope_parameters, length, like) if parts.query_scale else None,
+                query_scales=_query_scales(decoder.config.rope_parameters, length, like) if parts.query_scale else None,
             )
         )
     return layers

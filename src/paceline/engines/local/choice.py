@@ -1,13 +1,13 @@
 """The choice of a decoder: the fastest whose logits equal the model's own on a short made-up batch."""
 
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.engines.local.attention import heads_of
+from paceline.engines.local.attention import heads_of, plans_of, rotary_of
 from paceline.engines.local.decoder import Decoder, PlainDecoder, RecomputingDecoder
 from paceline.engines.local.eight_bits import rounded_layers, unaligned_reason
 from paceline.engines.local.fused import FusedDecoder
@@ -21,9 +21,11 @@ from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.kernels.flash_attention import FlashKernel, flash_problem
 from paceline.kernels.float8 import FLOAT8, float8_problem
 from paceline.kernels.logprobs import PLAIN, HeadRule
-from paceline.models.families import layer_plans
-from paceline.models.head import measured_head
+from paceline.models.head import decoder_of, measured_head
 from paceline.models.plain_forward import MISFITS, evaluating, plain_logits
+
+if TYPE_CHECKING:
+    from paceline.models.vision.tower import Vision
 
 Path = Literal["fused", "float8", "plain", "recomputing"]
 
@@ -40,12 +42,17 @@ _LONGEST_WINDOW = 128
 
 
 def choose_decoder(
-    model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = False, records: bool = True
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    *,
+    float8: bool = False,
+    records: bool = True,
+    vision: "Vision | None" = None,
 ) -> tuple[Decoder, Path, str]:
     """Try the decoders from the fastest on; returns the one taken, and why not a faster one.
 
     The fused one is tried as it will compute, in `dtype`. The others run the model itself: they are tried in the
-    weights' own precision, as rounding may send a token to another expert.
+    weights' own precision, as rounding may send a token to another expert. `vision` reads the images of prompts.
 
     Raises:
         ModelError: none of them gives the model's own logits, or `float8` is asked for and cannot be had.
@@ -56,29 +63,45 @@ def choose_decoder(
             head = measured_head(model)
         except ModelError as error:
             problem = str(error)
-        if any(plan.window for plan in layer_plans(model.config)):
+        if any(plan.window for plan in plans_of(model)):
             problem = problem or rings_problem(heads_of(model), dtype)
+    problem = problem or (None if vision is None else images_problem(model, vision))
     problem = problem or _problem("fused", model, lambda: fused_decoder(model, dtype, head), dtype)
     if float8:
-        return _float8_decoder(model, dtype, head, problem), "float8", "the fused decoder, with layers in eight bits"
+        return (
+            _float8_decoder(model, dtype, head, problem, vision),
+            "float8",
+            "the fused decoder, with layers in eight bits",
+        )
     if problem is None:
         reason = "its logits agree with the model's own forward pass"
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
-        decoder = fused_decoder(model, dtype, head, records=records)
+        decoder = fused_decoder(model, dtype, head, records=records, vision=vision)
         return decoder, "fused", f"{reason}; {kernels}"
     cached = _problem("plain", model, lambda: PlainDecoder(model, model.dtype), model.dtype)
     if cached is None:
-        return PlainDecoder(model, dtype), "plain", problem
+        return PlainDecoder(model, dtype, vision), "plain", problem
     recomputed = _problem("recomputing", model, lambda: RecomputingDecoder(model, model.dtype), model.dtype)
     if recomputed is None:
-        return RecomputingDecoder(model, dtype), "recomputing", cached
+        return RecomputingDecoder(model, dtype, vision), "recomputing", cached
     raise ModelError(
         f"{type(model).__name__} cannot be sampled from token by token ({recomputed}); "
         "use a causal language model of another family"
     )
 
 
-def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, problem: str | None) -> Decoder:
+def images_problem(model: PreTrainedModel, vision: "Vision") -> str | None:
+    """Return why the fused decoder cannot compute prompts with images; None if it can."""
+    if not vision.is_causal:
+        return "tokens of an image see each other both ways, and its attention looks back alone"
+    if vision.family.axes > 1 and isinstance(getattr(rotary_of(decoder_of(model)), "rope_type", ""), dict):
+        return "tokens of images have positions on several axes, and its layers are rotated in several ways"
+    return None
+
+
+def _float8_decoder(
+    model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, problem: str | None, vision: "Vision | None"
+) -> Decoder:
     """Return the fused decoder in eight bits; `problem` says why it cannot be used in `dtype`."""
     problem = problem or float8_problem(model.device, dtype)
     if problem is None and model.device.type == "cuda":
@@ -88,7 +111,7 @@ def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, 
             problem = _problem("float8", model, lambda: fused_decoder(model, dtype, head, float8=True), dtype)
     if problem is not None:
         raise ModelError(f"--engine-quantization must be none for this model on this device, got fp8: {problem}")
-    return fused_decoder(model, dtype, head, float8=True)
+    return fused_decoder(model, dtype, head, float8=True, vision=vision)
 
 
 def fused_decoder(
@@ -98,16 +121,17 @@ def fused_decoder(
     *,
     float8: bool = False,
     records: bool = True,
+    vision: "Vision | None" = None,
 ) -> Decoder:
     """Make the fused decoder; on CUDA, if the kernel supports it and with `records`, its steps are recorded graphs.
 
     Windows, caps, sinks and parts of a rotation are computed by torch's operations there. `head` None: it is measured.
     """
     heads, device, rule = heads_of(model), model.device, measured_head(model) if head is None else head
-    plans = layer_plans(model.config, type(model).__name__)
+    plans = plans_of(model)
     is_plain = all(plan.attends_plainly for plan in plans)
     if not is_plain or flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
-        return FusedDecoder(model, dtype, decoding_kernels(), head=rule, float8=float8)
+        return FusedDecoder(model, dtype, decoding_kernels(), head=rule, float8=float8, vision=vision)
     return GraphedDecoder(
         model,
         dtype,
@@ -117,13 +141,14 @@ def fused_decoder(
         between=cuda_kernels(device, dtype),
         head=rule,
         float8=float8,
+        vision=vision,
     )
 
 
 def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
     """Return how the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only."""
     vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
-    windows = [plan.window for plan in layer_plans(model.config) if plan.window is not None]
+    windows = [plan.window for plan in plans_of(model) if plan.window is not None]
     longest = max([_PROMPTS[0], *(window + 1 for window in windows if window <= _LONGEST_WINDOW)])
     made_up = (torch.arange(1, 100 + longest) * 7919 % vocab_size).tolist()
     first, second = made_up[:longest], made_up[longest : longest + _PROMPTS[1]]

@@ -7,7 +7,7 @@ keep tensors that they make on the way, and training must be able to use these. 
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -18,9 +18,14 @@ from typing_extensions import override
 from paceline.engines import Sampling
 from paceline.engines.local.attention import Context
 from paceline.engines.sampling import draw
+from paceline.kernels.logprobs import PLAIN
+from paceline.models.head import decoder_of, measured_head
 from paceline.models.plain_forward import computing_in
 from paceline.models.routing import noted_routes
 from paceline.types import Media
+
+if TYPE_CHECKING:
+    from paceline.models.vision.tower import Vision
 
 PromptMedia = tuple[Media, ...]
 """Images of a prompt."""
@@ -115,15 +120,33 @@ class _ModelDecoder(Decoder):
 
     refills = False
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
-        self._model, self._dtype = model, dtype
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, vision: "Vision | None" = None) -> None:
+        """`vision` reads the images of prompts; None: they are text."""
+        self._model, self._dtype, self._vision = model, dtype, vision
         takes_number = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._options = {"logits_to_keep": 1} if takes_number else {}
+        self._head = PLAIN if vision is None else measured_head(model)
 
-    def _last_logits(self, ids: Int[Tensor, "N L"], **inputs: Any) -> Float[Tensor, "N V"]:
+    def _last_logits(self, **inputs: Any) -> Float[Tensor, "N V"]:
         with computing_in(self._model, self._dtype):
-            logits: Tensor = self._model(input_ids=ids, **inputs, **self._options).logits[:, -1]
-        return logits
+            if self._vision is None:
+                logits: Tensor = self._model(**inputs, **self._options).logits[:, -1]
+                return logits
+            # the language model alone: a model that reads images keeps positions from one call to the next
+            states = decoder_of(self._model)(**inputs).last_hidden_state[:, -1]
+            scaled = self._model.get_output_embeddings()(states) * self._head.scale
+            return scaled if self._head.cap is None else torch.tanh(scaled / self._head.cap) * self._head.cap
+
+    def _seen(
+        self, prompts: Sequence[Sequence[int]], media: Sequence[PromptMedia]
+    ) -> tuple[dict[str, Any], list[int]] | None:
+        """Return what the language model is given of left-padded prompts, and the position behind each of them.
+
+        None: none has images.
+        """
+        if self._vision is None or not any(media):
+            return None
+        return self._vision.prompt_batch(self._model, list(zip(prompts, media, strict=True)))
 
 
 class PlainDecoder(_ModelDecoder):
@@ -135,7 +158,7 @@ class PlainDecoder(_ModelDecoder):
 
     @override
     def end(self) -> None:
-        del self._cache, self._mask
+        del self._cache, self._mask, self._next
 
     @override
     @torch.no_grad()
@@ -151,7 +174,11 @@ class PlainDecoder(_ModelDecoder):
             mask[row, longest - len(prompt) :] = 1
         self._lengths = [len(prompt) for prompt in prompts]
         self._mask = mask.to(self._model.device)
-        logits = self._forward(ids.to(self._model.device), (self._mask.cumsum(-1) - 1).clamp_(min=0))
+        positions = (self._mask.cumsum(-1) - 1).clamp_(min=0)
+        text = {"input_ids": ids.to(self._model.device), "attention_mask": self._mask, "position_ids": positions}
+        inputs, following = self._seen(prompts, media) or (text, self._lengths)
+        self._next = torch.tensor(following, device=self._model.device)
+        logits = self._last_logits(**inputs, past_key_values=self._cache, use_cache=True)
         counts = torch.tensor([len(members) for members in rows], device=self._model.device)
         self._select(torch.repeat_interleave(counts))
         return logits
@@ -160,7 +187,9 @@ class PlainDecoder(_ModelDecoder):
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         self._mask = torch.cat((self._mask, self._mask.new_ones(len(tokens), 1)), dim=-1)
-        return self._forward(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
+        inputs = {"input_ids": tokens[:, None], "attention_mask": self._mask, "position_ids": self._next[:, None]}
+        self._next = self._next + 1
+        return self._last_logits(**inputs, past_key_values=self._cache, use_cache=True)
 
     @override
     def step_routes(self) -> UInt8[Tensor, "S B"] | None:
@@ -182,11 +211,7 @@ class PlainDecoder(_ModelDecoder):
     def _select(self, rows: Int[Tensor, " R"]) -> None:
         # what beams are reordered by: caches of every kind have it, also those that keep states and no keys
         self._cache.reorder_cache(rows)  # type: ignore[arg-type]  # LongTensor is a Tensor of int64
-        self._mask = self._mask.index_select(0, rows)
-
-    def _forward(self, ids: Int[Tensor, "N L"], positions: Int[Tensor, "N L"]) -> Float[Tensor, "N V"]:
-        cached = {"past_key_values": self._cache, "use_cache": True}
-        return self._last_logits(ids, attention_mask=self._mask, position_ids=positions, **cached)
+        self._mask, self._next = self._mask.index_select(0, rows), self._next.index_select(0, rows)
 
 
 class RecomputingDecoder(_ModelDecoder):
@@ -194,25 +219,27 @@ class RecomputingDecoder(_ModelDecoder):
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        self._contexts, self._routes = list[list[int]](), list[Tensor]()
+        self._contexts, self._media, self._routes = list[list[int]](), list[PromptMedia](), list[Tensor]()
 
     @override
     def end(self) -> None:
-        del self._contexts, self._routes
+        del self._contexts, self._media, self._routes
 
     @override
     def admit(
         self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], media: Sequence[PromptMedia] = ()
     ) -> Float[Tensor, "P V"]:
         # Rows must be numbered in the order of the prompts, as they are after `begin`.
+        media = media or [()] * len(prompts)
         self._contexts = [list(prompt) for prompt, members in zip(prompts, rows, strict=True) for _ in members]
-        return self._after(prompts)
+        self._media = [images for images, members in zip(media, rows, strict=True) for _ in members]
+        return self._after(prompts, media)
 
     @override
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         for context, token in zip(self._contexts, tokens.tolist(), strict=True):
             context.append(token)
-        return self._after(self._contexts)
+        return self._after(self._contexts, self._media)
 
     @override
     def step_routes(self) -> UInt8[Tensor, "S B"] | None:
@@ -225,20 +252,24 @@ class RecomputingDecoder(_ModelDecoder):
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         self._contexts = [self._contexts[row] for row in keep.tolist()]
+        self._media = [self._media[row] for row in keep.tolist()]
 
     @torch.no_grad()
-    def _after(self, contexts: Sequence[Sequence[int]]) -> Float[Tensor, "N V"]:
+    def _after(self, contexts: Sequence[Sequence[int]], media: Sequence[PromptMedia]) -> Float[Tensor, "N V"]:
         """Return the logits after the last token of each context."""
         members = dict[int, list[int]]()
         for index, context in enumerate(contexts):
             members.setdefault(len(context), []).append(index)
         parts, noted = list[Tensor](), list[Tensor]()
         for length, indices in members.items():
-            ids = torch.tensor([contexts[index] for index in indices], device=self._model.device)
-            for some in ids.split(max(1, TOKENS_AT_ONCE // length)):
-                parts.append(self._last_logits(some, use_cache=False))
+            at_once = max(1, TOKENS_AT_ONCE // length)
+            for some in (indices[first : first + at_once] for first in range(0, len(indices), at_once)):
+                ids, images = [contexts[index] for index in some], [media[index] for index in some]
+                seen = self._seen(ids, images)
+                inputs = {"input_ids": torch.tensor(ids, device=self._model.device)} if seen is None else seen[0]
+                parts.append(self._last_logits(**inputs, use_cache=False))
                 if (routes := noted_routes(self._model)) is not None:
-                    noted += routes.unflatten(0, some.shape)
+                    noted += routes.unflatten(0, (len(some), length))
         order = torch.tensor([index for indices in members.values() for index in indices]).argsort()
         self._routes = [noted[index] for index in order.tolist()] if noted else []
         return torch.cat(parts).index_select(0, order.to(self._model.device))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from paceline.models.routing import connect_routers
 from paceline.runtime.devices import free_memory
 from paceline.types import Completion
 
+if TYPE_CHECKING:
+    from paceline.models.vision.tower import Vision
+
 
 class LocalEngine(TrainedEngine):
     """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next.
@@ -53,6 +56,7 @@ class LocalEngine(TrainedEngine):
         parked_bytes: int | None = None,
         quantization: Literal["none", "fp8"] = "none",
         notes_routes: bool = False,
+        vision: "Vision | None" = None,
     ) -> None:
         """Choose the decoder, by a short comparison with the model's own logits.
 
@@ -62,6 +66,7 @@ class LocalEngine(TrainedEngine):
         bounds what is kept between turns; None: a share of the memory that is free at a call. With fp8 the weights of
         layers and what they are multiplied by are rounded to eight bits; head, embedding and cache are not.
         `notes_routes`: completions say which experts the model's routers chose; no step is recorded as a CUDA graph.
+        `vision` reads the images of prompts; None: a request with images is refused.
 
         Raises:
             ModelError: no decoder gives the model's own logits, or this model or device has no products in eight bits.
@@ -73,8 +78,10 @@ class LocalEngine(TrainedEngine):
         self._capacity, self._end_tokens, self._parked_bytes = concurrent_sequences, eos_token_ids, parked_bytes
         self._routing = connect_routers(model)
         self._notes_routes = notes_routes and self._routing is not None
-        how = {"float8": quantization == "fp8", "records": not self._notes_routes}
-        self._decoder, self.path, self.path_reason = choose_decoder(model, compute_dtype, **how)
+        self._reads_images = vision is not None
+        self._decoder, self.path, self.path_reason = choose_decoder(
+            model, compute_dtype, float8=quantization == "fp8", records=not self._notes_routes, vision=vision
+        )
 
     @override
     def take_weights(self, policy_version: int) -> None:
@@ -97,7 +104,7 @@ class LocalEngine(TrainedEngine):
                 keys or sampling.
             TrainingError: the logits are not finite.
         """
-        call = _Call(sampling, self._capacity)
+        call = _Call(sampling, self._capacity, reads_images=self._reads_images)
         jobs = call.add(requests)
         if not jobs and further is None:
             return [() for _ in requests]
@@ -167,7 +174,7 @@ class LocalEngine(TrainedEngine):
                 return None
             jobs = list[SamplingJob]()
             for request, sampling in more:
-                check_requests([request], sampling)
+                check_requests([request], sampling, reads_images=self._reads_images)
                 # rows of one distribution are drawn together, whatever their limits
                 drawn_by = replace(sampling, max_completion_length=length, stop=())
                 jobs += [
@@ -235,8 +242,8 @@ class LocalEngine(TrainedEngine):
 class _Call:
     """The requests of one call, with their completions numbered over all of them."""
 
-    def __init__(self, sampling: Sampling, capacity: int) -> None:
-        self._sampling, self._capacity = sampling, capacity
+    def __init__(self, sampling: Sampling, capacity: int, *, reads_images: bool) -> None:
+        self._sampling, self._capacity, self._reads_images = sampling, capacity, reads_images
         self.requests = list[Request]()
         self.limits, self._places = list[int](), list[tuple[int, int]]()
         """Largest number of tokens of each completion, and its request and sample."""
@@ -247,7 +254,7 @@ class _Call:
 
     def add(self, requests: Sequence[Request]) -> list[SamplingJob]:
         """Make jobs of further requests, several where a group is larger than the engine's capacity."""
-        check_requests(requests, self._sampling, self.requests, self.continued)
+        check_requests(requests, self._sampling, self.requests, self.continued, reads_images=self._reads_images)
         jobs = []
         for request in requests:
             limits, first = limits_of(request, self._sampling), len(self.limits)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from paceline.engines.local.operations import Kernels
-from paceline.models.experts import mixtures, serve_experts
+from paceline.models.experts import lay_by_input, mixtures, serve_experts
 
 SHARED = "shared"
 """Part of the names of modules beside the experts that every token passes."""
@@ -38,13 +38,15 @@ class PreparedExperts:
 def prepared_experts(block: nn.Module, kernels: Kernels) -> PreparedExperts:
     """Prepare a module with a router and experts; the model's own stays as it is.
 
-    Weights of experts, and of modules beside them, are the model's own tensors unless they need another precision.
-    Routers are the model's own modules.
+    Weights of experts, and of modules beside them, are the model's own tensors unless they need another precision or
+    layout. Routers are the model's own modules.
     """
     experts = mixtures(block)
     casts = any(parameter.dtype != kernels.dtype for module in experts for parameter in module.parameters())
     twin = _twin(block, {id(module) for module in experts}, kernels.dtype)
     serve_experts(twin)
+    if kernels.native is not None:
+        lay_by_input(twin)
     return PreparedExperts(block=twin, dtype=kernels.dtype, casts=casts)
 
 

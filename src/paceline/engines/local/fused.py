@@ -198,7 +198,6 @@ class FusedDecoder(Decoder):
             turns=None if images is None else self._turns(images, count, length),
         )
         entering = None if images is None else images.entering(unshared=unshared, shared=shared, known=known)
-        levels = () if entering is None else entering.levels
         ends = [row * unshared + len(prompt) - 1 - known for row, prompt in enumerate(prompts)]
         last = torch.tensor(ends, device=slots.device)
         residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device), entering)
@@ -215,10 +214,10 @@ class FusedDecoder(Decoder):
                 update = self._mixed(normed, block.mixer, next(states), prefill, wanted)
             if wanted is not None:
                 residual, normed = residual.index_select(0, wanted), normed.index_select(0, wanted)
+                entering = None if entering is None else entering.among(wanted)
             level = None
-            if block.feed_forwards and layer < len(levels):
-                assert entering is not None
-                level, layer = (entering.rows, levels[layer]), layer + 1
+            if entering is not None and block.feed_forwards and layer < len(entering.levels):
+                level, layer = (entering.rows, entering.levels[layer]), layer + 1
             normed = self._added(residual, normed, update, block, level)
         routes = noted_routes(self._model, last)
         if routes is not None:  # of known tokens, which were not computed, they are unknown

@@ -6,6 +6,7 @@ recorded graph starts them all at once. S rows, P prompts, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +25,9 @@ from paceline.errors import first_line
 from paceline.kernels.cuda.decoding import CudaDecodingKernels
 from paceline.kernels.flash_attention import AttentionKernel
 from paceline.kernels.logprobs import PLAIN, HeadRule
+
+if TYPE_CHECKING:
+    from paceline.models.vision.tower import Vision
 
 EAGER_CALLS = 2
 """Calls before recording, in which libraries initialise. Fewer than the steps in which an engine compares a decoder
@@ -112,12 +116,13 @@ class GraphedDecoder(FusedDecoder):
         between: CudaDecodingKernels | None = None,
         head: HeadRule = PLAIN,
         float8: bool = False,
+        vision: "Vision | None" = None,
     ) -> None:
         """`attention` is the kernel, and `between` computes what it needs before and after; None: torch's operations.
 
         `free_bytes` reads the device's free memory. `record` None: nothing is recorded.
         """
-        super().__init__(model, dtype, None, head=head, float8=float8)
+        super().__init__(model, dtype, None, head=head, float8=float8, vision=vision)
         # a state that has taken a token more cannot be taken back
         self.runs_ahead = all(parts.attends for _, parts in planned_layers(model))
         self._kernel, self._free_bytes, self._between = attention, free_bytes, between

@@ -66,6 +66,12 @@ class EnteringFeatures:
     levels: tuple[Float[Tensor, "N W"], ...]
     """What is added behind each of the first layers."""
 
+    def among(self, tokens: Int[Tensor, " P"]) -> "EnteringFeatures":
+        """Return those of some of the tokens, by the indices of these."""
+        kept, rows = (self.rows[:, None] == tokens).nonzero(as_tuple=True)
+        levels = tuple(level.index_select(0, kept) for level in self.levels)
+        return EnteringFeatures(rows=rows, features=self.features.index_select(0, kept), levels=levels)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptImages:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from paceline.engines.local.attention import AttentionWeights, norm_eps, rotary_of
+from paceline.engines.local.attention import AttentionWeights, architecture_of, norm_eps, plans_of, rotary_of
 from paceline.engines.local.experts import prepared_experts
 from paceline.engines.local.mixers import StateMixer
 from paceline.engines.local.operations import Kernels, Linear
@@ -23,7 +23,7 @@ from paceline.kernels.float8 import Float8Linear
 from paceline.kernels.linear import ProductLinear
 from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.experts import mixtures
-from paceline.models.families import GELU, layer_plans, unplanned_layer
+from paceline.models.families import GELU, unplanned_layer
 from paceline.models.families.layer_plan import LayerParts
 from paceline.models.head import decoder_of
 
@@ -84,14 +84,13 @@ def _is_lora(module: nn.Module) -> bool:
 
 def planned_layers(model: PreTrainedModel) -> list[tuple[Any, LayerParts]]:
     """Return the layers of a model, all of which have a plan, with the paths of their modules."""
-    parts = [plan.parts for plan in layer_plans(model.config, type(model).__name__)]
+    parts = [plan.parts for plan in plans_of(model)]
     return [(layer, part) for layer, part in zip(decoder_of(model).layers, parts, strict=False) if part is not None]
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
     """Return why the fused decoder cannot read this model, None when it can."""
-    name = type(model).__name__
-    if (reason := unplanned_layer(layer_plans(model.config, name), name)) is not None:
+    if (reason := unplanned_layer(plans_of(model), architecture_of(model))) is not None:
         return reason
     rotary = rotary_of(decoder_of(model))
     rope_type = getattr(rotary, "rope_type", FIXED_ROPE_TYPES[0])
@@ -233,7 +232,7 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels, head: HeadRule = 
     rule goes into the last norm.
     """
     decoder, numbers = decoder_of(model), itertools.count()
-    plans = layer_plans(model.config, type(model).__name__)
+    plans = plans_of(model)
     # rotated numbers of a head, where the rotary module has one table for all layers
     turned = 2 * len(getattr(rotary_of(decoder), "inv_freq", ()))
     family = plans[0].family

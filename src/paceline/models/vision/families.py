@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Literal
 
+from paceline.config.vision import VisionConfig
 from paceline.models.vision.limits import GEMMA_4_BUDGETS, gemma4_grid, idefics_tiles, pixtral_grid, smart_resize
 
-Limits = Callable[[Mapping[str, Any], int | None, int | None], Mapping[str, Any]]
+PixelLimits = Callable[[Mapping[str, Any], int | None, int | None], Mapping[str, Any]]
 """Settings of an image processor that hold images between a least and a largest number of pixels, given its own."""
 
 
@@ -28,8 +29,8 @@ class Reading:
     @property
     def image_token_id(self) -> int:
         """Token that takes a feature of an image."""
-        older = getattr(self.config, "image_token_index", None)  # name in some families
-        token: int = getattr(self.config, "image_token_id", older)
+        named = "image_token_id" if hasattr(self.config, "image_token_id") else "image_token_index"  # older ones
+        token: int = getattr(self.config, named)
         return token
 
     @property
@@ -58,7 +59,7 @@ class VisionFamily:
     """Further texts that would be taken for images or videos."""
     tensors: tuple[str, ...] = ("pixel_values",)
     """Outputs of the image processor that `get_image_features` takes."""
-    limits: Limits | None = None
+    limits: PixelLimits | None = None
     """How images are held within numbers of pixels; None: the family reads all images at the same size."""
     encoder: tuple[str, ...]
     """Modules that encode an image."""
@@ -67,7 +68,7 @@ class VisionFamily:
     axes: Literal[1, 3] = 1
     """Axes of a token's position: 3 where images have rows and columns (M-RoPE)."""
     blocks: Callable[[Any], bool] = lambda config: False
-    """Whether tokens of an image see each other both ways, by the whole configuration."""
+    """Tell by the whole configuration whether tokens of an image see each other both ways."""
     arguments: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     """What the image processor is called with, by the whole configuration."""
     most_images: int | None = None
@@ -91,7 +92,8 @@ def _qwen_text(reading: Reading, width: int, height: int) -> str:
     processor = reading.processor
     factor, (least, most) = processor.patch_size * processor.merge_size, _areas(processor.size)
     rows, columns = smart_resize(height, width, factor=factor, least=least, most=most)
-    return reading.image_token * (rows // factor * (columns // factor))
+    count: int = rows // factor * (columns // factor)
+    return reading.image_token * count
 
 
 def _glm_text(reading: Reading, width: int, height: int) -> str:
@@ -102,7 +104,8 @@ def _glm_text(reading: Reading, width: int, height: int) -> str:
         scale = max(factor / height, factor / width)
         width, height = int(width * scale), int(height * scale)
     rows, columns = smart_resize(height, width, factor=factor, least=least, most=most, frames=frames)
-    return reading.image_token * (rows // factor * (columns // factor))
+    count: int = rows // factor * (columns // factor)
+    return reading.image_token * count
 
 
 def _llava_text(reading: Reading, width: int, height: int) -> str:
@@ -114,12 +117,15 @@ def _llava_text(reading: Reading, width: int, height: int) -> str:
         raise ValueError("images of more than one size by its image settings")
     patch, has_class = config.vision_config.patch_size, config.vision_config.model_type == "clip_vision_model"
     classes = has_class - (config.vision_feature_select_strategy == "default")
-    return reading.image_token * (size["height"] // patch * (size["width"] // patch) + classes)
+    count: int = size["height"] // patch * (size["width"] // patch) + classes
+    return reading.image_token * count
 
 
 def _pixtral_text(reading: Reading, width: int, height: int) -> str:
     edge = _pixtral_patch(reading.config)["patch_size"]["height"]
     rows, columns = pixtral_grid(height, width, longest=reading.processor.size["longest_edge"], edge=edge)
+    if rows == columns == 1 and reading.config.model_type == "mistral3":  # its own projector fails there
+        raise ValueError(f"images within {edge} x {edge} pixels")
     row = reading.image_token * columns
     between, end = reading.token("image_break_token", "[IMG_BREAK]"), reading.token("image_end_token", "[IMG_END]")
     return between.join([row] * rows) + end
@@ -289,6 +295,14 @@ FAMILIES: tuple[VisionFamily, ...] = (
 def family_of(model_type: str) -> VisionFamily | None:
     """Return the family of a configuration's `model_type`; None: models of this type are not known to read images."""
     return next((family for family in FAMILIES if model_type in family.model_types), None)
+
+
+def freeze(model: Any, options: VisionConfig) -> None:
+    """Let what reads images take gradients only as far as the options train it; nothing to do in other models."""
+    if (family := family_of(model.config.model_type)) is not None:
+        for names, trained in ((family.encoder, options.train_vision), (family.projector, options.train_projector)):
+            for _, parameter in parts_of(model, names):
+                parameter.requires_grad_(trained)
 
 
 def parts_of(model: Any, names: Sequence[str]) -> list[tuple[str, Any]]:

@@ -120,7 +120,7 @@ def image_processor_of(model: PreTrainedModel, processor: Any, vision: VisionCon
     """
     family = known_family(model.config, "the model")
     if processor is None:
-        processor = _processor_in(model.name_or_path, "the model")
+        processor = _processor_in(model.name_or_path or "", "the model")
     else:
         with tempfile.TemporaryDirectory() as directory:  # through its file, as it may be another kind than Pillow's
             processor.save_pretrained(directory)

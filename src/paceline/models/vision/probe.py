@@ -1,12 +1,13 @@
 """Comparison of a model's hidden states of prompts with images with its own forward pass, before training.
 
-Two prompts of the same tokens have two images, which are wider than high, so that images in each other's place, rows and
-columns in each other's place, and images that are not looked at, all show.
+Two prompts of the same tokens have two images, which are wider than high: images in each other's place, rows taken for
+columns, and images that are not looked at all show.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, first_line
+from paceline.models.activations import saved_bytes
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating
 from paceline.models.rows import on_device
 from paceline.models.vision.tower import Vision
@@ -38,17 +40,38 @@ class _Drawn:
         return Image.fromarray(noise.to(torch.uint8).numpy())
 
 
-def images_problem(
-    model: PreTrainedModel,
-    vision: Vision,
-    states: Callable[[Vision, MicroBatch], Float[Tensor, "N H"]],
-    tolerance: float,
-    dtype: torch.dtype,
-) -> str | None:
-    """Return how hidden states of prompts with images differ from the model's own in `dtype`; None: by rounding only.
+def bytes_per_feature(vision: Vision) -> float:
+    """Measure the activations that a trained encoder keeps for each feature of an image, in bytes."""
+    drawn = vision.of(vision.model, pictures=_Drawn())
+    with torch.no_grad():
+        count = len(drawn.features(_DRAWN[:1])[_DRAWN[0]].rows)
+    return saved_bytes(vision.model, lambda: drawn.features(_DRAWN[:1])) / count
 
-    `states` computes the hidden state of each target of a micro-batch. `tolerance` is relative to the largest number.
+
+class SeeingForward(Protocol):
+    """A way to compute hidden states of micro-batches, with a field for what gives the features of images."""
+
+    def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
+        """Return the hidden state of each target."""
+
+    def with_vision(self, vision: Vision) -> "SeeingForward":
+        """Return the same with other images."""
+
+
+def images_problem(
+    model: PreTrainedModel, forward: SeeingForward, vision: Vision, tolerances: Mapping[torch.dtype, float]
+) -> str | None:
+    """Return how hidden states of prompts with images differ from the model's own; None: by rounding only.
+
+    `tolerances`: difference that rounding explains, relative to the largest number, in each precision to compare in.
     """
+    problems = (_problem_in(dtype, model, forward, vision, tolerance) for dtype, tolerance in tolerances.items())
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _problem_in(
+    dtype: torch.dtype, model: PreTrainedModel, forward: SeeingForward, vision: Vision, tolerance: float
+) -> str | None:
     drawn = vision.of(model, pictures=_Drawn(), compute_dtype=dtype)
     try:
         with torch.no_grad(), computing_in(model, dtype):
@@ -57,7 +80,7 @@ def images_problem(
             wanted = _own_states(model, drawn, samples)
             swapped = _own_states(model, drawn, [_swapped(sample) for sample in samples])
             batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)
-            got = states(drawn, on_device(batch, model.device))
+            got = forward.with_vision(drawn)(model, on_device(batch, model.device))
     except torch.OutOfMemoryError:
         raise
     except (ModelError, *MISFITS) as error:
@@ -69,8 +92,8 @@ def images_problem(
         return f"hidden states of prompts with images differ by {difference:.0e} from the model's own in {dtype}"
     if not told > TELLING * difference:
         return (
-            f"another image changes the model's own hidden states by {told:.0e}, too little beside the {difference:.0e} "
-            f"of rounding in {dtype} to see what the model makes of images"
+            f"another image changes the model's own hidden states by {told:.0e}, too little beside the "
+            f"{difference:.0e} of rounding in {dtype} to see what the model makes of images"
         )
     return None
 

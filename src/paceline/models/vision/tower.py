@@ -9,15 +9,19 @@ M tokens, A axes of positions, F features of all images, H width of the language
 """
 
 import importlib
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.utils import PROCESSOR_NAME
+from transformers.utils.hub import cached_file
 
 from paceline.errors import ModelError
 from paceline.models.head import decoder_of
@@ -110,11 +114,15 @@ class Vision:
         pictures: Pictures,
         processor: Any,
         compute_dtype: torch.dtype,
+        source: str = "",
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """`model` is the whole model, as `Loaded.model`; `processor` transformers' for its images, of Pillow's kind."""
+        """`model` is the whole model, as `Loaded.model`; `processor` transformers' for its images, of Pillow's kind.
+
+        `source`: directory or Hub name with the settings of the original model; empty: there is none.
+        """
         self.model, self.pictures, self.processor = model, pictures, processor
-        self.compute_dtype, self.cache_bytes = compute_dtype, cache_bytes
+        self.compute_dtype, self.source, self.cache_bytes = compute_dtype, source, cache_bytes
         self.family: VisionFamily = known_family(model.config, "the model")
         self.counts = {"encoded": 0, "reused": 0}
         """Images that were encoded, and those whose features were there already."""
@@ -127,6 +135,7 @@ class Vision:
             "pictures": self.pictures,
             "processor": self.processor,
             "compute_dtype": self.compute_dtype,
+            "source": self.source,
             "cache_bytes": self.cache_bytes,
         }
         return Vision(model=model, **(same | changed))
@@ -303,6 +312,18 @@ class Vision:
         return ImageFeatures(
             rows=rows.flatten(0, -2), levels=tuple(torch.cat(list(level)).flatten(0, -2) for level in levels)
         )
+
+    def write_settings(self, folder: Path) -> None:
+        """Write how images are read beside a model, as transformers' own processors read it."""
+        self.processor.save_pretrained(folder)
+        try:
+            whole = Path(cast(str, cached_file(self.source, PROCESSOR_NAME, local_files_only=True)))
+        except OSError:  # the model came without settings of images and text together
+            return
+        settings = json.loads(whole.read_text(encoding="utf-8"))
+        if "image_processor" in settings:
+            settings["image_processor"] = self.processor.to_dict()
+        (folder / PROCESSOR_NAME).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def tensors(self, sha256: str) -> Mapping[str, Tensor]:
         """Return what the model's own forward pass takes for an image."""

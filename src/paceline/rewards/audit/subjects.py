@@ -90,6 +90,7 @@ def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | N
         text = row.prompt
         if not isinstance(text, str):
             has_own = text[0]["role"] in ("system", "developer")
+            text = [{**message, "content": _plain_content(message["content"])} for message in text]
             messages = text if system is None or has_own else [{"role": "system", "content": system}, *text]
             text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
         task = Task(
@@ -102,6 +103,13 @@ def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | N
         )
         tasks.append(task)
     return tasks
+
+
+def _plain_content(content: object) -> object:
+    """Return the content of a message as text, in which a mark stands for each image."""
+    if not isinstance(content, list):
+        return content
+    return "".join(part["text"] if part["type"] == "text" else f"<{part['type']}>" for part in content)
 
 
 def subjects(tasks: Sequence[Task]) -> list[Subject]:

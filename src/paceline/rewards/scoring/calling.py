@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.data.pictures import Picture
+from paceline.data.row_images import pictures_in
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardFunction, is_for
 from paceline.runtime.activity import ACTIVITY
@@ -85,7 +86,7 @@ def _with_pictures(task: Task) -> list[Mapping[str, object]]:
     messages = list(map(dict, task.messages or ()))
     if not task.media:
         return messages
-    by_hash = {picture.sha256: picture for picture in _pictures_in(task.columns)}
+    by_hash = {picture.sha256: picture for picture in pictures_in(task.columns)}
     images = iter(task.media)
     return [
         {
@@ -99,14 +100,6 @@ def _with_pictures(task: Task) -> list[Mapping[str, object]]:
         else message
         for message in messages
     ]
-
-
-def _pictures_in(value: object) -> Iterator[Picture]:
-    if isinstance(value, Picture):
-        yield value
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    for item in items:
-        yield from _pictures_in(item)
 
 
 def _copied(value: object, images: "dict[str, Image.Image]") -> object:

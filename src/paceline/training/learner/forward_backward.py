@@ -11,7 +11,7 @@ is the sum over the same samples, so the update is the same to rounding (law 1).
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -92,11 +92,13 @@ class WholeModel(ForwardBackward):
 
     def _values(self, loaded: Loaded, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         layout, model, dtype = self.parallel_layout, loaded.model, loaded.compute_dtype
-        tokens, is_half = layout.tokens(batch), dtype != model.dtype
+        tokens, is_half, forward = layout.tokens(batch), dtype != model.dtype, self.forward
+        if forward.vision is not loaded.vision:  # of a reference, whose encoder may have other weights
+            forward = replace(forward, vision=loaded.vision)
 
         def run() -> tuple[Tensor, Tensor]:
             with torch.autocast(tokens.batch.input_ids.device.type, dtype=dtype, enabled=is_half):
-                hidden = self.forward.of(model, tokens)
+                hidden = forward.of(model, tokens)
             hidden = hidden.to(dtype) if is_half else hidden
             targets = tokens.batch.targets
             temperature, rule = self.temperature, self.forward.head

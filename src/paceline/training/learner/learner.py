@@ -7,6 +7,7 @@ from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,11 +71,14 @@ class Learner:
         temperature: float,
         max_completion_length: int,
         optimizer: torch.optim.Optimizer | None = None,
+        vision_learning_rate: float | None = None,
+        image_cost: float = 0.0,
         policy_loss: PolicyLoss | None = None,
         ranks: Ranks = ONE_RANK,
     ) -> None:
         """Take the parts; `optimizer` None: as `optim` says; `policy_loss` None: the bound of `loss`.
 
+        `vision_learning_rate`: peak rate of what encodes images; None: that of `optim`. `image_cost`: see `cut`.
         With several `ranks` each has a learner, all are given the same groups, and each computes its share of them.
 
         `temperature` must be the engine's: trainer logprobs are of the distribution that was sampled from. `reference`
@@ -89,7 +93,10 @@ class Learner:
             if stages is None
             else Pipelined(forward=forward, temperature=temperature, parallel_layout=layout, stages=stages)
         )
-        self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
+        self.optimizer = make_optimizer(policy, optim, vision_learning_rate) if optimizer is None else optimizer
+        # the options' optimiser may have a group with a rate of its own
+        groups, peak, self._image_cost = self.optimizer.param_groups, optim.learning_rate, image_cost
+        self._rates = [1.0 if optimizer else group["lr"] / peak for group in groups]
         # ranks that share tokens or layers see a part of the routers' choices each
         is_shared = stages is not None or ranks.sizes.context > 1
         self._routing = None if is_shared else routing_of(policy.model)
@@ -177,17 +184,15 @@ class Learner:
     def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
         """Cut the micro-batches of every rank, as positions of their samples."""
         layout, whole = self.runner.forward.kind, self.loss.reads_whole_completions
-        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout, whole=whole)
+        how: dict[str, Any] = {"layout": layout, "whole": whole, "image_cost": self._image_cost}
+        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, **how)
         tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
-        return [
-            cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout, whole=whole) if share else []
-            for share in shares
-        ]
+        return [cut(counted, trained=share, micro_batch_tokens=tokens, **how) if share else [] for share in shares]
 
     def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[tuple[int, int]]:
-        kind, every = self.runner.forward.kind, itertools.chain(*self._cuts(counted, inside))
-        whole = self.loss.reads_whole_completions
-        return [(len(units(counted, members, whole=whole)), input_tokens(counted, members, kind)) for members in every]
+        kind, whole, cost = self.runner.forward.kind, self.loss.reads_whole_completions, self._image_cost
+        every = itertools.chain(*self._cuts(counted, inside))
+        return [(len(units(counted, rows, whole=whole)), input_tokens(counted, rows, kind, cost)) for rows in every]
 
     def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         return [None if values is None else values[0] for values in self.runner.values(loaded, batches)]
@@ -216,8 +221,8 @@ class Learner:
         # one optimiser step, by numbers of all ranks, so that all decide alike
         if all(map(math.isfinite, totals.values.values())):
             if learning_rate is not None:
-                for group in self.optimizer.param_groups:
-                    group["lr"] = learning_rate
+                for group, relative in zip(self.optimizer.param_groups, self._rates, strict=True):
+                    group["lr"] = learning_rate * relative
             try:
                 self.optimizer.step()
             except (MemoryError, RuntimeError) as error:
@@ -230,6 +235,7 @@ class Learner:
                     then=f"start again ({str(error).partition(chr(10))[0]})",
                 ) from None
             self.policy_version += 1
+            self.policy.forget_features()
             if self.loss.entropy_target is not None and totals.values.get("bonus_tokens"):
                 mean = totals.values["bonus_entropy"] / totals.values["bonus_tokens"]
                 coef = next_entropy_coef(self.entropy_control[0], mean, control=self.loss.entropy_target)

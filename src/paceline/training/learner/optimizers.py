@@ -13,19 +13,32 @@ from paceline.errors import ConfigError
 from paceline.models.loaded import Loaded
 
 
-def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
+def make_optimizer(
+    policy: Loaded, optim: OptimConfig, vision_learning_rate: float | None = None
+) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters; weight decay reaches matrices only, not norms and biases.
+
+    `vision_learning_rate`: rate of what encodes images; None: that of `optim`.
 
     Raises:
         ConfigError: the library of the 8-bit kind is not installed.
     """
     # matrices apart from the rest, and apart what lies on different meshes of ranks: one kernel takes no mixture
-    parts = dict[object, list[nn.Parameter]]()
-    for parameter in sorted(policy.model.parameters(), key=lambda parameter: parameter.ndim < 2):
+    parts = dict[tuple[bool, bool, object], list[nn.Parameter]]()
+    seeing = set[int]()
+    if policy.vision is not None and vision_learning_rate is not None:
+        seeing = {id(parameter) for parameter in policy.vision.parameters()}
+    for parameter in sorted(policy.model.parameters(), key=lambda each: (id(each) in seeing, each.ndim < 2)):
         if parameter.requires_grad:
-            parts.setdefault((parameter.ndim >= 2, getattr(parameter, "device_mesh", None)), []).append(parameter)
+            key = parameter.ndim >= 2, id(parameter) in seeing, getattr(parameter, "device_mesh", None)
+            parts.setdefault(key, []).append(parameter)
     groups = [
-        {"params": alike, "weight_decay": optim.weight_decay if alike[0].ndim >= 2 else 0.0} for alike in parts.values()
+        {
+            "params": alike,
+            "weight_decay": optim.weight_decay if is_matrix else 0.0,
+            "lr": vision_learning_rate if sees else optim.learning_rate,
+        }
+        for (is_matrix, sees, _), alike in parts.items()
     ]
     common: dict[str, Any] = {
         "lr": optim.learning_rate,

@@ -69,9 +69,19 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         "rollouts_without_reward": sum(rollout.reward is None for rollout in rollouts),
         "rollouts_masked": sum(rollout.dropped == "truncated" for rollout in rollouts),
         "tokens_generated": sum(lengths),
+        **_of_images(batch.groups),
         **_of_episodes(batch.groups),
         **({"turns_without_sibling": alone} if (alone := _turns_without_sibling(batch.groups)) is not None else {}),
     }
+
+
+def _of_images(groups: Sequence[RolloutGroup]) -> dict[str, object]:
+    """Return the numbers of the images of a step's prompts; nothing where there are none."""
+    images = [image for group in groups for image in group.task.media]
+    if not images:
+        return {}
+    tokens = sum(len(group.task.prompt_ids) for group in groups)
+    return {"images": len(images), "image_tokens_share": sum(image.length for image in images) / tokens}
 
 
 def _of_episodes(groups: Sequence[RolloutGroup]) -> dict[str, object]:

@@ -13,7 +13,9 @@ from paceline.config.reading import base_name, is_code
 from paceline.config.sections import Config, EvalConfig
 from paceline.data.duplicates import training_rows
 from paceline.data.formats import screen
+from paceline.data.pictures import PictureStore
 from paceline.data.prompts import system_prompt
+from paceline.data.row_images import ImageInput
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import ReadFiles, has_split, is_file, load_rows
 from paceline.engines.vllm.window import check_vllm
@@ -79,7 +81,14 @@ def resolved(config: Config, objects: RunObjects = NO_OBJECTS, *, for_training: 
         system=system_prompt(config.data, default_system_prompt(functions)),
         environments=environments,
         files=dict(objects.files),
+        images=objects.images or unexpanded_images(config),
     )
+
+
+def unexpanded_images(config: Config) -> ImageInput:
+    """Return how images of rows are read before a tokenizer is: nothing says yet how prompts hold them."""
+    pictures, most = PictureStore(image_urls=config.vision.image_urls), config.vision.max_images_per_prompt
+    return ImageInput(pictures=pictures, placeholders=None, max_images_per_prompt=most)
 
 
 def own_advantage(options: AdvantageConfig) -> GroupAdvantage | None:
@@ -115,7 +124,9 @@ def check(config: Config, objects: RunObjects = NO_OBJECTS, *, runs_here: bool =
     by_functions = row_check(checked.functions)
     are_shared = len(data.datasets) > 1 and all(is_file(dataset, checked.files) for dataset in data.datasets)
     if are_shared:  # how many are taken of each follows from all
-        rows, _ = training_rows(replace(data, eval_share=None), seed=config.loop.seed, files=checked.files)
+        rows, _ = training_rows(
+            replace(data, eval_share=None), seed=config.loop.seed, files=checked.files, images=checked.images
+        )
         _screen(config, checked, rows, data.datasets[0], by_functions)
     for dataset in () if are_shared else data.datasets:
         rows = _rows(config, checked, dataset, split=data.dataset_split, size=data.dataset_size)
@@ -246,4 +257,4 @@ def _rows(config: Config, checked: RunObjects, dataset: str, *, split: str, size
 def _screen(config: Config, checked: RunObjects, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
     # one row says nothing of the others, which may be all that is needed where bad ones are skipped
     if is_file(dataset, checked.files) or config.data.on_bad_row == "stop":
-        screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check)
+        screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check, checked.images)

@@ -98,7 +98,7 @@ def _evaluator(
     if data.eval_share is None:
         rows, split = held_out_rows(data, dataset, size=options.eval_size, seed=seed, files=objects.files)
     else:
-        rows = training_rows(data, seed=seed, files=objects.files)[1]
+        rows = training_rows(data, seed=seed, files=objects.files, images=objects.images)[1]
         if options.eval_size is not None:  # of several datasets some of each
             rows = rows[: options.eval_size] if len(data.datasets) == 1 else spread(rows, options.eval_size)
     check = row_check(function)
@@ -110,6 +110,7 @@ def _evaluator(
         check=check,
         whole=True,
         tools_of=row_tools if conversations is None else conversations.tools_of,
+        images=objects.images,
     )
     tasks = built.looked_at
     if conversations is not None:

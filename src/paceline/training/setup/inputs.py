@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from paceline.data.pictures import PictureStore
+    from paceline.data.row_images import ImageInput
     from paceline.data.tasks import TaskSet
     from paceline.environments import EnvironmentSpec
     from paceline.episodes.conversations import Completer, Conversations
@@ -44,6 +45,8 @@ class RunObjects:
     adapter: Any = None
     """A configuration of `peft` for a new adapter."""
     tokenizer: "PreTrainedTokenizerBase | None" = None
+    image_processor: Any = None
+    """An image processor of transformers' for `model`; None: that of the directory that it was read from."""
     files: ReadFiles = field(default_factory=dict)
     """Rows by the name that stands for them in options."""
     is_resolved: bool = False
@@ -62,6 +65,8 @@ class RunObjects:
     """Tokenizers of `reward_models` by the same names; where there is none, the model's own is read."""
     completer: "Completer | None" = None
     """A function that completes tasks in place of the engine; None: the engine does."""
+    images: "ImageInput | None" = None
+    """How images of rows are read, and those that were read so far; None: not yet."""
     tasks: "TaskSet | None" = None
     held_out: "Mapping[str, tuple[Task, ...]] | None" = None
     """Sets to measure the training rewards on, by name; with `tasks` None means none."""
@@ -95,6 +100,8 @@ class RunSize:
     total_steps: int
     longest_prompt: int
     """Tokens; of a large dataset an estimate."""
+    images: Path | None = None
+    """Folder of the run's images, absolute; None: no prompt has one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +136,8 @@ class RunInputs:
     @property
     def run_size(self) -> RunSize:
         """Sizes that the trainer plans with."""
-        return RunSize(total_steps=self.total_steps, longest_prompt=self.tasks.longest_prompt)
+        folder = None if self.pictures is None else self.pictures.folder
+        return RunSize(total_steps=self.total_steps, longest_prompt=self.tasks.longest_prompt, images=folder)
 
 
 def objects_apart(keywords: Mapping[str, Any]) -> tuple[dict[str, object], RunObjects]:

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.messages import row_tools
+from paceline.checkpoints.run_directory import IMAGES
 from paceline.config.objective import PROGRAM
 from paceline.config.packages import install_command
 from paceline.config.reading import is_code
@@ -47,14 +49,17 @@ from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import NO_OBJECTS, own_advantage, own_policy_loss, resolved
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators, reward_evaluator
+from paceline.training.setup.images import check_images, image_processor, with_placeholders
 from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.run_request import RunRequest
 from paceline.training.setup.samplers import make_conversations, with_reward_models
 from paceline.types import Task
 
 
-def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
+def prepare(config: Config, objects: RunObjects = NO_OBJECTS, *, images: Path | None = None) -> RunInputs:
     """Prepare tokenizer, reward functions, tasks and held-out tasks, from what the cheap stage has resolved if it has.
+
+    `images`: folder of the run's images, from which other processes read them; None: memory alone has them.
 
     Raises:
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
@@ -79,6 +84,7 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
     # the tasks, and what they must be
     tokenizer = objects.tokenizer or load_tokenizer(config.model)
     conversations = conversations_of(config, tokenizer, objects.environments, described, objects.model)
+    objects = with_placeholders(config, objects, tokenizer, folder=images)
     tasks = objects.tasks
     if tasks is None:
         tasks = _training_tasks(config, objects, tokenizer, conversations)
@@ -108,6 +114,8 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
         for name, held_out in (objects.held_out or {}).items()
     )
     has_adapter = objects.adapter is not None or hasattr(objects.model, "peft_config")
+    has_images = any(task.media for some in (tasks.looked_at, *(each.tasks for each in evaluators)) for task in some)
+    check_images(config, objects, has_images=has_images)
     return RunInputs(
         objects=objects,
         tokenizer=tokenizer,
@@ -116,18 +124,26 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.looked_at),
         evaluators=evaluators,
-        model_digests=model_digests(config, tokenizer, objects.model, has_adapter=has_adapter),
+        model_digests=model_digests(
+            config,
+            tokenizer,
+            objects.model,
+            has_adapter=has_adapter,
+            image_processor=image_processor(config, objects) if has_images else None,
+        ),
         plan=plan,
         total_steps=plan.steps,
         conversations=conversations,
         advantage=advantage,
         policy_loss=policy_loss,
+        pictures=objects.images.pictures if has_images and objects.images else None,
     )
 
 
 def prepare_request(request: RunRequest, objects: RunObjects) -> RunInputs:
     """Prepare what a request asks for: a run that began without held-out tasks goes on without any."""
-    return prepare(request.config, objects if request.evaluates else replace(objects, held_out={}))
+    images = request.output_dir / IMAGES
+    return prepare(request.config, objects if request.evaluates else replace(objects, held_out={}), images=images)
 
 
 def _refuse_lost_objects(config: Config, objects: RunObjects) -> None:
@@ -160,10 +176,13 @@ def _refuse_lost_objects(config: Config, objects: RunObjects) -> None:
 
 
 def _training_tasks(
-    config: Config, objects: RunObjects, tokenizer: PreTrainedTokenizerBase, conversations: Conversations | None
+    config: Config,
+    objects: RunObjects,
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Conversations | None,
 ) -> TaskSet:
     """Make the tasks of the rows that are trained on."""
-    rows, _ = training_rows(config.data, seed=config.loop.seed, files=objects.files)
+    rows, _ = training_rows(config.data, seed=config.loop.seed, files=objects.files, images=objects.images)
     return build_tasks(
         rows,
         cast(ChatTokenizer, tokenizer),
@@ -171,6 +190,7 @@ def _training_tasks(
         system=objects.system,
         check=row_check(objects.functions),
         tools_of=row_tools if conversations is None else conversations.tools_of,
+        images=objects.images,
     )
 
 

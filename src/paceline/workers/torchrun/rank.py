@@ -1,6 +1,5 @@
 """A rank of a launch: its roles, its methods, and the first rank's calls of them."""
 
-import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,11 @@ from typing import Any, cast
 import torch
 from typing_extensions import override
 
-from paceline.checkpoints.finding import Checkpoint, read_checkpoint
+from paceline.checkpoints.finding import read_checkpoint
 from paceline.config.layout import ParallelConfig, training_ranks
 from paceline.config.sections import Config
 from paceline.errors import ProcessLost
-from paceline.models.loaded import Loaded
-from paceline.models.loading import adopt_model, load_model, restore_weights
+from paceline.models.loading import restore_weights
 from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import RankLost
@@ -37,7 +35,7 @@ from paceline.workers.weight_sync import (
     give_weights,
     taken,
 )
-from paceline.workers.worker import SamplerWorker, TrainerWorker
+from paceline.workers.worker import SamplerWorker, TrainerWorker, load_copy
 
 LEAVE = "leave"
 """Last call: what the first rank leads is over."""
@@ -110,7 +108,7 @@ class RankWorker:
                 same_weights(self.objects.model, self.ranks, self.device)
         # a copy to sample from is made before the trainer leaves its part of a program's own model
         sampled_copy = (
-            load_copy(config, self.objects, start, is_apart=not trains)
+            load_copy(config, self.objects, start, is_apart=not trains, images=run_size.images)
             if samples and (not trains or self.is_split)
             else None
         )
@@ -266,20 +264,3 @@ def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:
     for tensor in chain(model.parameters(), model.buffers()):
         if tensor.is_floating_point():  # quantised ones were read from files
             tensor.data.copy_(ranks.broadcast(tensor.detach().to(device).contiguous(), source=0))
-
-
-def load_copy(config: Config, objects: RunObjects, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
-    """Load a copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here.
-
-    Parameters that are trained elsewhere say so here too: an engine with weights of its own takes those alone.
-    """
-    adapter, seed = objects.adapter or config.lora, config.loop.seed
-    weights = None if checkpoint is None else checkpoint.model
-    if objects.model is None:
-        policy = load_model(config.model, adapter, checkpoint=weights, seed=seed)
-    else:
-        model = objects.model if is_apart else copy.deepcopy(objects.model)
-        policy = adopt_model(model, config.model, adapter, seed=seed)
-        if weights is not None:
-            restore_weights(policy, weights)
-    return policy

@@ -11,9 +11,10 @@ import secrets
 import socket
 import struct
 import tempfile
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -28,7 +29,7 @@ from paceline.models.parallel.process_group import JOIN_SECONDS, RankLost
 from paceline.workers.torchrun.environment import SECRET, Launched
 
 HELLO_SECONDS = 10.0
-"""Timeout of each message in the handshake, in seconds."""
+"""Timeout of each message in the handshake, and of the whole of it, in seconds."""
 HELLO_BYTES = 4096
 ADDRESS = "channels"
 """Key of the first rank's address in the store."""
@@ -119,6 +120,8 @@ def _accept(process: Launched, store: dist.Store) -> SocketChannels:
         while any(len(channels) < process.size - 1 for channels in accepted.values()):
             server.settimeout(max(0.1, deadline - time.monotonic()))
             try:
+                if time.monotonic() > deadline:  # strangers may come one after the other
+                    raise TimeoutError
                 channel = _channel(server.accept()[0], timeout=HELLO_SECONDS)
             except TimeoutError:
                 missing = [rank for rank in range(1, process.size) if rank not in accepted["heartbeats"]]
@@ -139,6 +142,9 @@ def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
     Each end proves it by a digest over random bytes of both, so the key is never sent and no proof can be replayed.
     """
     ours = secrets.token_hex(32)
+    # each read has a timeout, which a stranger who sends one byte after the other never reaches
+    whole = threading.Timer(HELLO_SECONDS, _shut_down, (channel,))
+    whole.start()
     try:
         channel.send_bytes(json.dumps(ours).encode())
         hello = json.loads(channel.recv_bytes(HELLO_BYTES))
@@ -149,7 +155,15 @@ def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
         _set_timeout(channel, 0.0)
     except (EOFError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    finally:
+        whole.cancel()
     return kind, rank
+
+
+def _shut_down(channel: Connection) -> None:
+    """End a connection in both directions, so that reads and writes of another thread end too."""
+    with suppress(OSError), socket.socket(fileno=os.dup(channel.fileno())) as same:
+        same.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(process: Launched, store: dist.Store) -> SocketChannels:

@@ -1,7 +1,7 @@
 """ms-swift's command line, `swift rlhf --rlhf_type grpo`: its flags count batches and updates as TRL's do.
 
 tables.py   every flag and its meaning here
-tasks.py    model, rows, prompts, adapter, reward functions
+tasks.py    model, rows, images, prompts, adapter, reward functions
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from paceline.compat.commands.flags import (
 from paceline.compat.commands.launching import VARIABLES, Started, started
 from paceline.compat.commands.layouts import add_processes, check_length, sharding
 from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, KNOWN, MEANINGS
-from paceline.compat.commands.swift.tasks import is_full, reward_names, tasks
+from paceline.compat.commands.swift.tasks import PIXELS, images, is_full, reward_names, tasks
 from paceline.compat.commands.translation import ForeignCommand, Refusals, Translation
 from paceline.errors import ConfigError
 
@@ -40,7 +40,11 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
     if words is None:
         return None
     start, refusals = started(replace(command, environment=_environment(command))), Refusals()
-    environment = {name: value for name, value in start.environment.items() if name in command.environment}
+    environment = {
+        name: value
+        for name, value in start.environment.items()
+        if name in command.environment and name not in (variable for pair in PIXELS for variable in pair)
+    }
     translation = Translation(notes=list(start.notes), environment=environment)
     flags = read_flags(words, (*FIELD_NAMES, *KNOWN), "ms-swift", translation, refusals)
     kind = value_of(flags, "rlhf_type")
@@ -61,6 +65,8 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
         _add_advantage(flags, advantage)
     with refusals():
         tasks(flags, about_rows)
+    with refusals():
+        images(flags, {**command.inherited, **command.environment}, about_rows)
     fields = _fields(flags)
     with refusals():
         context = _command_context(flags, fields, start, functions, models)

@@ -67,6 +67,11 @@ OWN: Mapping[str, str] = {
     "max_completion_length: a completion has to fit": "vllm_max_model_len",
     "concurrent_sequences": "vllm_max_num_seqs",
     "max_staleness: 1": "async_generate",
+    "train_vision: false is true, with an adapter lora_vision": "freeze_vit",
+    "train_projector: false is true, with an adapter lora_vision": "freeze_aligner",
+    "vision_learning_rate": "vit_lr aligner_lr",
+    "image_max_pixels": "max_pixels",
+    "max_images_per_prompt": "vllm_limit_mm_per_prompt",
     "zero_stage": "deepspeed fsdp",
     "tensor_parallel": "deepspeed_autotp_size",
     "context_parallel": "sequence_parallel_size",
@@ -115,10 +120,8 @@ MEANINGS: Mapping[str, Meaning] = {
             "there is one turn; with an --environment --max-turns and --max-turn-length say it": (
                 "max_turns completion_length_limit_scope"
             ),
-            "there are no images": (
-                "freeze_vit freeze_aligner vit_gradient_checkpointing vit_lr aligner_lr max_pixels norm_bbox "
-                "vllm_limit_mm_per_prompt vllm_mm_processor_cache_gb"
-            ),
+            "activations of a vision encoder are kept while it is trained": "vit_gradient_checkpointing",
+            "each image is prepared once per run": "vllm_mm_processor_cache_gb",
             "rows are read and tokenised once, before the first step": (
                 "dataset_num_proc load_from_cache_file streaming download_mode lazy_tokenize strict "
                 "val_dataset_shuffle custom_dataset_info disable_auto_column_mapping"
@@ -193,6 +196,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "no held-out set is cut from the training rows; give --val_dataset": "split_dataset_ratio",
             "rows are read from a file, a directory or the Hub": "cached_dataset cached_val_dataset",
             "name the columns with --prompt-column and --answer-column": "columns",
+            "boxes of a column `objects` are not written into texts; write them there": "norm_bbox",
             "a Hub name is read at its main branch; download the revision": "model_revision",
             "the tokens of a model are those it came with": "new_special_tokens rope_scaling",
             "a completion begins where the prompt ends": "response_prefix",

@@ -1,6 +1,7 @@
-"""Data options of ms-swift: model, rows, prompts, adapter, precision, trackers, reward functions."""
+"""Data options of ms-swift: model, rows, images, prompts, adapter, precision, trackers, reward functions."""
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 
@@ -115,6 +116,72 @@ def _adapter(flags: Flags, translation: Translation) -> None:
         translation.decide(lora_parameters=flags["target_parameters"])
     text = "nothing is dropped in an adapter (0.05 there): the policy that trains is the one that sampled"
     translation.note("changed", "--lora_dropout", text)
+
+
+def images(flags: Flags, variables: Mapping[str, str], translation: Translation) -> None:
+    """Add the options of images and of the layers that read them; `variables` are those of the command's process."""
+    most, least = (_pixels(*names, variables) for names in PIXELS)
+    if (flag := number(flags, "max_pixels", int)) is not None:
+        most = int(flag)
+    translation.decide(
+        **{
+            name: pixels
+            for name, pixels in (("image_max_pixels", most), ("image_min_pixels", least))
+            if pixels is not None
+        }
+    )
+    if (limits := value_of(flags, "vllm_limit_mm_per_prompt")) is not None:
+        translation.decide(max_images_per_prompt=_most_images(limits))
+    trained = [name for name in ("vit", "aligner") if not is_on(flags, f"freeze_{name}", otherwise=True)]
+    if is_full(flags):
+        translation.decide(**{TRAINED[name]: True for name in trained})
+    elif len(trained) == 1:
+        raise ConfigError(
+            "--freeze_vit and --freeze_aligner must be the same with an adapter, which lies on both or on neither, got "
+            f"{trained[0]} alone to train"
+        )
+    elif trained:
+        translation.decide(lora_vision=True)
+    rates = {name: number(flags, f"{name}_lr") for name in ("vit", "aligner")}
+    for name, rate in rates.items():
+        if rate is not None and name not in trained:
+            translation.note("idle", f"--{name}_lr", f"freeze_{name} is on")
+    known = {rates[name] for name in trained}
+    if len(known) > 1:
+        raise ConfigError(
+            "--vit_lr and --aligner_lr must be the same where both are trained, got "
+            f"{' and '.join(f'{rates[name]}' for name in trained)}; there is one rate for both"
+        )
+    if known - {None}:
+        translation.decide(vision_learning_rate=known.pop())
+
+
+TRAINED: Mapping[str, str] = {"vit": "train_vision", "aligner": "train_projector"}
+"""Our options for the parts of a model that read images."""
+PIXELS = (("MAX_PIXELS", "IMAGE_MAX_TOKEN_NUM"), ("MIN_PIXELS", "IMAGE_MIN_TOKEN_NUM"))
+"""Variables with the bounds of an image's size, in pixels or in tokens of 32 x 32 pixels."""
+
+
+def _pixels(name: str, in_tokens: str, variables: Mapping[str, str]) -> int | None:
+    """Return the pixels that one of two variables names; None without them."""
+    named = [variable for variable in (name, in_tokens) if variables.get(variable)]
+    if not named:
+        return None
+    if len(named) > 1 or not variables[named[0]].isdecimal():
+        shown = " ".join(f"{variable}={variables[variable]}" for variable in named)
+        raise ConfigError(f"{name} and {in_tokens} must be one whole number, got {shown}; leave the other out")
+    return int(variables[named[0]]) * (32 * 32 if named[0] == in_tokens else 1)
+
+
+def _most_images(limits: str) -> int:
+    try:
+        read = json.loads(limits)
+    except ValueError:
+        read = None
+    most = read.get("image") if isinstance(read, dict) else None
+    if not isinstance(most, int) or most < 1:
+        raise ConfigError(f"""--vllm_limit_mm_per_prompt must be JSON such as '{{"image": 5}}', got {limits!r}""")
+    return most
 
 
 REWARDS: Mapping[str, tuple[str, str]] = {
