@@ -27,7 +27,6 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-BATCH_SIZE = 64
 MICRO_BATCH_SIZE = 32
 
 Lesson = Sequence[tuple[str, bool]]
@@ -145,15 +144,19 @@ def examples(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> l
 
 
 def batches(
-    tokenizer: PreTrainedTokenizerFast, lessons: Iterator[Lesson], pictures: Iterator[Tensor] | None = None
+    tokenizer: PreTrainedTokenizerFast,
+    lessons: Iterator[Lesson],
+    pictures: Iterator[Tensor] | None = None,
+    *,
+    batch_size: int = 2 * MICRO_BATCH_SIZE,
 ) -> Iterator[list[MicroBatch]]:
     """Per step: micro-batches of token ids, of one picture per lesson if there are any, and of labels."""
     while True:
-        chosen = examples(tokenizer, list(islice(lessons, BATCH_SIZE)))
-        shown = {} if pictures is None else {"pixel_values": torch.stack(list(islice(pictures, BATCH_SIZE)))}
-        order = sorted(range(BATCH_SIZE), key=lambda index: len(chosen[index][0]))
+        chosen = examples(tokenizer, list(islice(lessons, batch_size)))
+        shown = {} if pictures is None else {"pixel_values": torch.stack(list(islice(pictures, batch_size)))}
+        order = sorted(range(batch_size), key=lambda index: len(chosen[index][0]))
         parts = []
-        for start in range(0, BATCH_SIZE, MICRO_BATCH_SIZE):
+        for start in range(0, batch_size, MICRO_BATCH_SIZE):
             part = order[start : start + MICRO_BATCH_SIZE]
             ids, labels = padded([chosen[index] for index in part], tokenizer.pad_token_id)
             parts.append(({"input_ids": ids, **{name: rows[part] for name, rows in shown.items()}}, labels))

@@ -45,16 +45,16 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
     "black": (30, 30, 35),
 }
 KINDS = ("circle", "square", "triangle")
-Pair = tuple[str, str]
+ColourAndKind = tuple[str, str]
 """Colour and kind of a shape."""
-UNSEEN: tuple[Pair, ...] = (("red", "triangle"), ("blue", "circle"), ("yellow", "square"))
+UNSEEN: tuple[ColourAndKind, ...] = (("red", "triangle"), ("blue", "circle"), ("yellow", "square"))
 SEEN = tuple(pair for pair in product(COLOURS, KINDS) if pair not in UNSEEN)
 PARAMETERS = {"unseen": range(2)}
 """Parameters of `shapes(...)` and their values: how many shapes of each picture, at least, are of an unseen pair."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class DrawnShape:
     """A shape of a picture."""
 
     cell: int
@@ -76,7 +76,7 @@ class ShapesProblem:
     """A question about a picture, with its answer and what is to be seen."""
 
     question: str
-    shapes: tuple[Shape, ...]
+    shapes: tuple[DrawnShape, ...]
     """In the order of their cells."""
     asked: str
     """Colour or kind of the shapes to count."""
@@ -152,12 +152,12 @@ def problems(split: str, *, seed: int = 0, unseen: int = 0) -> Iterator[ShapesPr
     return stream()
 
 
-def _problem(rng: Random, asked: str, count: int, pairs: tuple[Pair, ...]) -> ShapesProblem:
+def _problem(rng: Random, asked: str, count: int, pairs: tuple[ColourAndKind, ...]) -> ShapesProblem:
     asked_for, others = [pair for pair in pairs if asked in pair], [pair for pair in pairs if asked not in pair]
     num_shapes = rng.randint(max(1, count), MOST_SHAPES)
     drawn_pairs = [*rng.choices(asked_for, k=count), *rng.choices(others, k=num_shapes - count)]
     shapes = [
-        Shape(
+        DrawnShape(
             cell=cell,
             colour=colour,
             kind=kind,
@@ -176,7 +176,7 @@ def _problem(rng: Random, asked: str, count: int, pairs: tuple[Pair, ...]) -> Sh
     )
 
 
-def drawn(shapes: tuple[Shape, ...]) -> NDArray[np.uint8]:
+def drawn(shapes: tuple[DrawnShape, ...]) -> NDArray[np.uint8]:
     """Return a picture's pixels as indices [row, column]: 0 is the background, from 1 on the colours in their order."""
     pixels = np.zeros((SIDE * CELL, SIDE * CELL), dtype=np.uint8)
     numbers = {colour: number for number, colour in enumerate(COLOURS, start=1)}

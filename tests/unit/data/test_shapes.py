@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paceline.data.shapes import BACKGROUND, COLOURS, UNSEEN, Shape, drawn, png, problems, shape_rows
+from paceline.data.shapes import BACKGROUND, COLOURS, UNSEEN, DrawnShape, drawn, png, problems, shape_rows
 from paceline.data.sources import load_rows
 from paceline.errors import DataError
 
@@ -47,7 +47,7 @@ def test_what_a_picture_shows_is_what_its_row_says(split, unseen):
 
 def test_the_smallest_shapes_are_drawn_pixel_by_pixel():
     kinds = enumerate(("circle", "triangle"))
-    shapes = tuple(Shape(cell=cell, colour="black", kind=kind, radius=4, dx=0, dy=0) for cell, kind in kinds)
+    shapes = tuple(DrawnShape(cell=cell, colour="black", kind=kind, radius=4, dx=0, dy=0) for cell, kind in kinds)
     circle, triangle = drawn(shapes)[4:13, 4:13], drawn(shapes)[4:13, 20:29]
     assert "\n".join("".join(".#"[bool(pixel)] for pixel in line) for line in circle) == textwrap.dedent("""\
         ...###...
