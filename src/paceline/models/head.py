@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from paceline.errors import ModelError, first_line
 from paceline.kernels.logprobs import HeadRule
 from paceline.models.plain_forward import MISFITS, evaluating
+from paceline.models.vision.families import family_of
 
 RAMP = (1.0, 1e6, 0.0, 1e-3, 1e3, -1e-3, -1.0, -1e3, -1e6)
 """Outputs that the output embedding is made to give, token by token. Nobody caps at 0, at 1e6 each cap shows."""
@@ -23,10 +24,10 @@ EXACT, RIGHT = 1e-6, 1e-4
 def decoder_of(model: PreTrainedModel) -> Any:
     """Return the module that gives the last hidden states of text; Llama 4's `base_model` is the model with its head.
 
-    Of a model that also reads images it is the language model within.
+    Of a model of the families that read images it is the language model within.
     """
     body: Any = model.base_model if model.base_model is not model else model.model
-    if model.config.get_text_config() is model.config:
+    if family_of(model.config.model_type) is None:
         return body
     return getattr(body, "language_model", getattr(body, "text_model", body))
 
