@@ -68,8 +68,8 @@ CHAT_TEMPLATE = (
 Write = Callable[[ShapesProblem, Random], str]
 """The completion to learn for a problem."""
 
-STAGE_1 = Stage(steps=1200, learning_rate=3e-3, seed=1)
-STAGE_2 = Stage(steps=300, learning_rate=1e-3, seed=2)
+STAGE_1 = Stage(steps=1000, learning_rate=3e-3, seed=1)
+STAGE_2 = Stage(steps=200, learning_rate=1e-3, seed=2)
 # How often a completion of stage 2 names every shape.
 THOROUGH = 0.03
 # Else: chance that the list goes on before its first and its second shape; it never reaches a third. Above one half, so
