@@ -100,6 +100,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Idefics3ForConditionalGene
     config = Idefics3Config(
         image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
         scale_factor=SCALE,
+        pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=True,
         vision_config={
             "hidden_size": 48,
