@@ -64,12 +64,13 @@ hold in training as in sampling. Of a checkpoint that also reads images or sound
 loaded, trained and written: `final/` is a causal language model, and its card says that it does not see. Such
 checkpoints stand at the end of each row by the class that their config.json names.
 
-Where prompts hold images the whole checkpoint is loaded, trained and written with its image settings. These are served:
-Idefics 3, SmolVLM, LLaVA (with CLIP, SigLIP or Pixtral), Mistral 3, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5,
-GLM-4V, Gemma 3 and Gemma 4. Before training, hidden states of two prompts with images are compared with the model's own
-forward pass from pixels, and a model whose images are misread is refused. Micro-batches are packed except where tokens of
-an image see each other (Gemma 3, and Gemma 4 with `use_bidirectional_attention`). Images are resized by Pillow, on every
-device: other programs that resize by torchvision give pixels that differ by rounding.
+Where prompts hold images the whole checkpoint is loaded, trained and written with its image settings. These are
+served: Idefics 3, SmolVLM, LLaVA (with CLIP, SigLIP or Pixtral), LLaVA-OneVision (one image per prompt), Mistral 3,
+InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, GLM-4V, Gemma 3 and Gemma 4. Before training, hidden states of two
+prompts with images are compared with the model's own forward pass from pixels, and a model whose images are misread
+is refused. Micro-batches are packed except where tokens of an image see each other (Gemma 3, and Gemma 4 with
+`use_bidirectional_attention`). Images are resized by Pillow, on every device: other programs that resize by
+torchvision give pixels that differ by rounding.
 
 In bfloat16 the trainer's routers choose other experts than the engine's for some tokens, as both round in another
 order, and a token's logprob then comes from other weights than it was sampled from. `--router-replay`, on by default

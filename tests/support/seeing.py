@@ -20,6 +20,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -88,6 +89,11 @@ SIGLIP = {
     "num_attention_heads": 2,
     "patch_size": 8,
 }
+GLM_IDS = [
+    *("image_token_id", "video_token_id", "image_start_token_id", "image_end_token_id"),
+    *("video_start_token_id", "video_end_token_id"),
+]
+PINPOINTS = [[32, 32], [32, 64], [64, 32], [64, 64], [32, 96]]
 PIXTRAL = SIGLIP | {"model_type": "pixtral", "image_size": 64, "patch_size": 16, "head_dim": 16}
 GEMMA4_TEXT = {
     "layer_types": ["sliding_attention", "full_attention"],
@@ -192,14 +198,7 @@ SEEING: Mapping[str, SeeingModel] = {
             "spatial_merge_size": 2,
         },
         tokens=("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
-        whole={
-            "image_token_id": 259,
-            "video_token_id": 260,
-            "image_start_token_id": 261,
-            "image_end_token_id": 262,
-            "video_start_token_id": 263,
-            "video_end_token_id": 264,
-        },
+        whole=dict(zip(GLM_IDS, range(259, 265), strict=True)),
         processor=Glm4vImageProcessorPil(
             size={"shortest_edge": 2 * 32 * 32, "longest_edge": 2 * 64 * 64}, patch_size=8, merge_size=2
         ),
@@ -223,6 +222,24 @@ SEEING: Mapping[str, SeeingModel] = {
         tokens=("<image>",),
         whole={"image_token_id": 259, "vision_feature_layer": -2, "vision_feature_select_strategy": "default"},
         processor=CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}),
+        template="<image>",
+    ),
+    "llava_onevision": SeeingModel(
+        model_type="llava_onevision",
+        text_type="qwen2",
+        vision=SIGLIP | {"model_type": "siglip_vision_model", "image_size": 32},
+        tokens=("<image>", "<video>"),
+        whole={
+            "image_token_id": 259,
+            "video_token_id": 260,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+            "image_grid_pinpoints": PINPOINTS,
+            "vision_aspect_ratio": "anyres_max_2",
+        },
+        processor=LlavaOnevisionImageProcessorPil(
+            size={"height": 32, "width": 32}, image_grid_pinpoints=PINPOINTS, image_mean=[0.4] * 3
+        ),
         template="<image>",
     ),
     "pixtral": SeeingModel(

@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
 ROW = '{"question": "What is 1 + 1?", "answer": "2"}\n'
+DOT = bytes.fromhex("474946383961010001008000000000" "00ffffff2c00000000010001000002024401003b")
+"""A GIF of one black pixel."""
 TRAIN = "train --model model --dataset rows.jsonl --max-completion-length 100 "
 
 
@@ -33,7 +35,14 @@ def furnish(place: Path, model: Path) -> None:
         "nan_answer.jsonl": '{"question": "What is 1 + 1?", "answer": NaN}\n',
         "long.jsonl": json.dumps({"prompt": "a " * 300, "answer": "2"}) + "\n",
         "no_answer.jsonl": '{"prompt": "1+1="}\n',
-        "images.jsonl": ROW + '{"question": "How many?", "answer": "2", "image": "two.png"}\n',
+        "images.jsonl": ROW + '{"question": "How many?", "answer": "2", "image": "dot.gif"}\n',
+        "lost_image.jsonl": ROW + '{"question": "How many?", "answer": "2", "image": "two.png"}\n',
+        "fetched_image.jsonl": '{"question": "How many?", "answer": "2", "image": "http://127.0.0.1:9/a.png"}\n',
+        "drawing.jsonl": '{"question": "How many?", "answer": "2", "image": "drawing.svg"}\n',
+        "two_images.jsonl": '{"question": "<image>?", "answer": "2", "images": ["dot.gif", "dot.gif"]}\n',
+        "two_marks.jsonl": '{"question": "<image> or <image>?", "answer": "2", "images": ["dot.gif"]}\n',
+        "video.jsonl": '{"question": "How long?", "answer": "2", "videos": ["a.mp4"]}\n',
+        "drawing.svg": "<svg/>",
         "null.jsonl": ROW + '{"question": null, "answer": "2"}\n',
         "empty.jsonl": "",
         "a_file": "x",
@@ -65,6 +74,7 @@ def furnish(place: Path, model: Path) -> None:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
     (place / "latin.yaml").write_bytes(b"model: \xe9\n")
+    (place / "dot.gif").write_bytes(DOT)
     for name, content in CONTENTS.items():
         (place / name).write_bytes(content)
     for name, change in MODELS.items():
@@ -122,7 +132,7 @@ MODELS = {
     "fp8": configured(quantization_config={"quant_method": "fp8"}),
     "four_bits": configured(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
     "eight_bits": configured(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
-    "seeing": configured(model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"]),
+    "seeing": configured(model_type="clip", architectures=["CLIPModel"]),
     "broken_tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{}"),
     "no_template": lambda folder: (folder / "chat_template.jinja").unlink(),
 }
@@ -326,14 +336,27 @@ CASES = {
     "plan of quantised weights": ("plan --model fp8 --dataset rows.jsonl", ["--model fp8", "(fp8)"]),
     "model of images": (
         TRAIN + "--model seeing",
-        ["--model seeing is a Qwen2_5_VLForConditionalGeneration", "ends in ForCausalLM"],
+        ["--model seeing is a CLIPModel", "ends in ForCausalLM"],
     ),
     "evaluation of a model of images": (
         "eval --model seeing --dataset rows.jsonl --max-completion-length 64",
-        ["--model seeing is a Qwen2_5_VLForConditionalGeneration", "ends in ForCausalLM"],
+        ["--model seeing is a CLIPModel", "ends in ForCausalLM"],
     ),
-    "rows with images": (TRAIN + "--dataset images.jsonl", ["images.jsonl:2", "'image'", "remove the column"]),
-    "held-out rows with images": (TRAIN + "--eval-dataset images.jsonl", ["images.jsonl:2", "'image'"]),
+    "rows with images": (TRAIN + "--dataset images.jsonl", ["--model model is a Qwen3ForCausalLM", "read images"]),
+    "held-out rows with images": (TRAIN + "--eval-dataset images.jsonl", ["--model model", "read images"]),
+    "image that is not there": (
+        TRAIN + "--dataset lost_image.jsonl",
+        ["lost_image.jsonl:2", "image 1 names no file", "two.png"],
+    ),
+    "held-out image that is not there": (TRAIN + "--eval-dataset lost_image.jsonl", ["lost_image.jsonl:2", "two.png"]),
+    "image on the network": (
+        TRAIN + "--dataset fetched_image.jsonl",
+        ["fetched_image.jsonl:1", "nothing is fetched from the network", "--image-urls"],
+    ),
+    "drawing for an image": (TRAIN + "--dataset drawing.jsonl", ["drawing.jsonl:1", "SVG", "convert it"]),
+    "more images than places": (TRAIN + "--dataset two_images.jsonl", ["two_images.jsonl:1", "2 images", "1 place"]),
+    "more places than images": (TRAIN + "--dataset two_marks.jsonl", ["two_marks.jsonl:1", "1 image", "2 places"]),
+    "rows with video": (TRAIN + "--dataset video.jsonl", ["video.jsonl:1", "'videos'", "remove the column"]),
     "tokenizer of another model": (
         TRAIN + "--model few_tokens",
         ["--model few_tokens", "90 tokens", "row rows.jsonl:1", "tokenizer"],

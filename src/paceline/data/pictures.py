@@ -85,12 +85,12 @@ class Placeholders(Protocol):
     def image_token_id(self) -> int:
         """Id of the token that takes features of an image."""
 
-    def text(self, width: int, height: int) -> str:
-        """Return the text that takes the place of `mark` for an image of this size in pixels.
+    @property
+    def most_images(self) -> int | None:
+        """Images of a prompt, at most, as the model reads them; None: any number."""
 
-        Raises:
-            ModelError: the model cannot read an image of this size.
-        """
+    def text(self, width: int, height: int) -> str:
+        """Return the text in the place of `mark` for an image of this size in pixels; ModelError if there is none."""
 
     def num_features(self, width: int, height: int) -> int:
         """Return how often `image_token_id` is in the tokens of `text`."""

@@ -143,8 +143,7 @@ def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolForm
             has images.
     """
     limit, ids = data.max_prompt_length, task.prompt_ids
-    if task.media:
-        raise DataError(f"{length_of(task, limit)}, and a prompt with images is not cut", remedies=shortening(task))
+    refuse_long_images(task, limit)
     if task.messages is None:
         start, end = int(ids[0] == tokenizer.bos_token_id), 0
     else:
@@ -158,18 +157,15 @@ def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolForm
     return replace(task, prompt=tokenizer.decode(list(kept)), prompt_ids=kept, tokens_cut=len(ids) - limit)
 
 
-def length_of(task: Task, limit: int) -> str:
-    """Return the start of a sentence on a prompt that is longer than `limit`."""
-    images = f" ({sum(media.length for media in task.media)} of them for images)" if task.media else ""
-    return (
-        f"row {task.task_id}: its prompt has {len(task.prompt_ids)} tokens{images}, above --max-prompt-length {limit}"
-    )
-
-
-def shortening(task: Task) -> list[str]:
-    """Return what makes a prompt short enough, as remedies of an error."""
-    smaller = ["make its images smaller by --image-max-pixels"] if task.media else []
-    return ["raise the limit", *smaller]
+def refuse_long_images(task: Task, limit: int) -> None:
+    """Refuse a prompt with images that is longer than `limit`; raises a DataError."""
+    if task.media and len(task.prompt_ids) > limit:
+        counted = sum(media.length for media in task.media)
+        raise DataError(
+            f"row {task.task_id}: its prompt has {len(task.prompt_ids)} tokens, {counted} of them for images, above "
+            f"--max-prompt-length {limit}, and a prompt with images is not cut",
+            remedies=["raise the limit", "make its images smaller by --image-max-pixels", "set --long-prompts to drop"],
+        )
 
 
 def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat | None) -> tuple[int, int]:

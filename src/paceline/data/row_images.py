@@ -255,6 +255,12 @@ def expanded(text: str, pictures: Sequence[Picture], placeholders: Placeholders,
     Raises:
         DataError: the chat template has not written a mark for each image, or an image's size cannot be read.
     """
+    most = placeholders.most_images
+    if most is not None and len(pictures) > most:
+        raise DataError(
+            f"row {row_id}: has {len(pictures)} images, and the model reads {_counted(most, 'image')} of a prompt, at "
+            "most; remove the row, or name another model"
+        )
     pieces = text.split(placeholders.mark)
     if len(pieces) != len(pictures) + 1:
         raise DataError(

@@ -12,7 +12,7 @@ from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen, usable
 from paceline.data.pictures import Placeholders
-from paceline.data.prompts import apply_template, length_of, prompt_messages, shortening, token_ids, truncate
+from paceline.data.prompts import apply_template, prompt_messages, refuse_long_images, token_ids, truncate
 from paceline.data.row_images import ImageInput, expanded, media_of, refuse_reserved
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
 from paceline.errors import DataError
@@ -180,7 +180,12 @@ class TaskBuilder:
         if self.data.long_prompts == "truncate_left":
             return self.truncated(task)
         kind = LeftOut if self.data.long_prompts == "drop" else DataError
-        raise kind(length_of(task, limit), remedies=[*shortening(task), SHORTEN])
+        if kind is DataError:
+            refuse_long_images(task, limit)
+        raise kind(
+            f"row {row.row_id}: its prompt has {len(task.prompt_ids)} tokens, above --max-prompt-length {limit}",
+            remedies=["raise the limit", SHORTEN],
+        )
 
     def truncated(self, task: Task) -> Task:
         """Cut a prompt that is too long to the limit; raise as `LargeTasks.at` if it cannot be cut."""
@@ -325,9 +330,11 @@ def build_tasks(  # noqa: PLR0913 - rows and all that makes tasks of them, which
     num_long = sum(length > data.max_prompt_length for length in lengths)
     if num_long and data.long_prompts == "error":
         first = next(task for task in tasks if len(task.prompt_ids) > data.max_prompt_length)
+        refuse_long_images(first, data.max_prompt_length)
         raise DataError(
-            f"{length_of(first, data.max_prompt_length)} ({num_long} of {len(lengths)} rows are)",
-            remedies=[f"raise the limit to {max(lengths)}", *shortening(first)[1:], SHORTEN],
+            f"row {first.task_id}: its prompt has {len(first.prompt_ids)} tokens, above --max-prompt-length "
+            f"{data.max_prompt_length} ({num_long} of {len(lengths)} rows are)",
+            remedies=[f"raise the limit to {max(lengths)}", SHORTEN],
         )
     kept, uncut = _within_limit(tasks, builder)
     if not kept and uncut:

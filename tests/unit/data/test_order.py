@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paceline.data.rows import task_index
 from paceline.data.prompts import length_histogram
+from paceline.data.rows import task_index
 
 
 def order(positions, *, size=7, seed=3, shuffle=True):

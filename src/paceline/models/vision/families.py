@@ -10,7 +10,14 @@ from math import isqrt
 from typing import Any, Literal
 
 from paceline.config.vision import VisionConfig
-from paceline.models.vision.limits import GEMMA_4_BUDGETS, gemma4_grid, idefics_tiles, pixtral_grid, smart_resize
+from paceline.models.vision.limits import (
+    GEMMA_4_BUDGETS,
+    anyres_grid,
+    gemma4_grid,
+    idefics_tiles,
+    pixtral_grid,
+    smart_resize,
+)
 
 PixelLimits = Callable[[Mapping[str, Any], int | None, int | None], Mapping[str, Any]]
 """Settings of an image processor that hold images between a least and a largest number of pixels, given its own."""
@@ -165,6 +172,20 @@ def _internvl_text(reading: Reading, width: int, height: int) -> str:
     return f"{begin}{reading.image_token * (count * tiles)}{end}"
 
 
+def _onevision_text(reading: Reading, width: int, height: int) -> str:
+    vision, aspect = reading.config.vision_config, reading.config.vision_aspect_ratio
+    side = vision.image_size // vision.patch_size
+    rows, columns = anyres_grid(
+        height,
+        width,
+        pinpoints=reading.config.image_grid_pinpoints,
+        tile=vision.image_size,
+        side=side,
+        most=int(aspect.removeprefix("anyres_max_")),
+    )
+    return reading.image_token * (side**2 + rows * (columns + 1))  # the whole image, then rows that end in a newline
+
+
 def _areas(size: Mapping[str, int]) -> tuple[int, int]:
     return size["shortest_edge"], size["longest_edge"]  # areas, despite their names
 
@@ -251,6 +272,15 @@ FAMILIES: tuple[VisionFamily, ...] = (
         encoder=("vision_tower",),
         projector=("multi_modal_projector",),
         arguments=_pixtral_patch,
+    ),
+    VisionFamily(
+        model_types=("llava_onevision",),
+        expansion=_onevision_text,
+        reserved=("<video>",),
+        tensors=("pixel_values", "image_sizes"),
+        encoder=("vision_tower",),
+        projector=("multi_modal_projector", "image_newline"),
+        most_images=1,  # of several, transformers reads each one smaller
     ),
     VisionFamily(
         model_types=("mistral3",),

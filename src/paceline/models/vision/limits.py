@@ -1,6 +1,7 @@
 """Sizes at which families of models read an image, as their image processors in transformers compute them."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 LARGEST_EDGE = 4096
@@ -94,3 +95,27 @@ def gemma4_grid(height: int, width: int, *, edge: int, most: int) -> tuple[int, 
     if columns == 0:
         return min(height // width, most), 1
     return rows, columns
+
+
+def anyres_grid(
+    height: int, width: int, *, pinpoints: Sequence[Sequence[int]], tile: int, side: int, most: int
+) -> tuple[int, int]:
+    """Return rows and columns of features of an image in tiles of `side` x `side` features, without its padding.
+
+    The size is the one of `pinpoints` that keeps most of the image and wastes least; features beyond those of `most`
+    tiles are interpolated to fewer. Source: LLaVA-OneVision's processor.
+    """
+
+    def fit(size: Sequence[int]) -> tuple[int, int]:
+        scale = min(size[1] / width, size[0] / height)
+        kept = min(int(width * scale) * int(height * scale), width * height)
+        return kept, kept - size[0] * size[1]
+
+    best = max(pinpoints, key=fit)
+    rows, columns = best[0] // tile * side, best[1] // tile * side
+    if width / height > columns / rows:
+        rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
+    else:
+        columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
+    ratio = math.sqrt(rows * columns / (most * side**2))
+    return (int(rows // ratio), int(columns // ratio)) if ratio > 1.1 else (rows, columns)

@@ -26,6 +26,8 @@ class ImagePlaceholders:
     """Token that takes a feature of an image."""
     image_token: str
     """Text of that token."""
+    most_images: int | None
+    """Images of a prompt, at most; None: any number."""
     family: VisionFamily
     reading: Reading
     _texts: dict[tuple[int, int], str] = field(default_factory=dict, repr=False, compare=False)
@@ -78,6 +80,7 @@ def placeholders_of(
         reserved=tuple(dict.fromkeys((mark, token, *family.reserved))),
         image_token_id=reading.image_token_id,
         image_token=token,
+        most_images=family.most_images,
         family=family,
         reading=reading,
     )
