@@ -70,7 +70,7 @@ def test_a_picture_of_the_dataset_keeps_its_pixels():
 
 @torch.no_grad()
 def test_the_model_sees_every_shape_when_it_is_led_along_the_list(tokenizer):
-    # All that it has to be led to is to go on: the most probable colour and kind are right, with the right picture alone.
+    # It has to be led to go on alone: the most probable colours and kinds are right, if it is shown the right picture.
     model = AutoModelForImageTextToText.from_pretrained(EMBEDDED).eval()
     processor = AutoImageProcessor.from_pretrained(EMBEDDED, backend="pil")
     chosen = list(islice(problems("test"), 60))
