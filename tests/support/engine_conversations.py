@@ -61,7 +61,10 @@ class Others:
         observation = made_up(self.observed(conversation, turn), *conversation, turn)
         prompt = self.requests[one.request].prompt_ids + one.token_ids + observation
         limit = 2 + (conversation[0] + 7 * turn + conversation[1]) % 9
-        asked = Request(prompt_ids=prompt, keys=(key(conversation, turn),), limits=(limit,), continues=place)
+        media = self.requests[one.request].media
+        asked = Request(
+            prompt_ids=prompt, media=media, keys=(key(conversation, turn),), limits=(limit,), continues=place
+        )
         self.ready.append((conversation, asked))
         return True
 
@@ -93,7 +96,7 @@ def apart(engine: Engine, others: Others, sampling=SAMPLING) -> list[Completion]
 
 
 def request_alone(request: Request) -> Request:
-    return Request(prompt_ids=request.prompt_ids, keys=request.keys, limits=request.limits)
+    return Request(prompt_ids=request.prompt_ids, media=request.media, keys=request.keys, limits=request.limits)
 
 
 def all_of(conversations: dict[Place, list[Completion]]) -> dict[Place, list[tuple[int, ...]]]:

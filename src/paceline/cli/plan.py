@@ -104,7 +104,7 @@ def run(argv: list[str]) -> int:
     for sentence in (*lines, *_of_rows(config, checked, tasks, reader)):
         print(f"{sentence}\n")
     config = replace(config, data=replace(data, max_prompt_length=reader.longest_prompt))
-    if too_large := _print_memory(config, sizes, _beside_judges(config, device)):
+    if too_large := _print_memory(config, sizes, _beside_judges(config, device), tasks):
         raise ConfigError(too_large)
     return DONE
 
@@ -261,9 +261,9 @@ def _beside_judges(config: Config, device: Device) -> Device:
     return replace(device, name=f"{device.name} beside the judge", memory=max(0, device.memory - taken))
 
 
-def _print_memory(config: Config, sizes: Sizes, device: Device) -> str:
+def _print_memory(config: Config, sizes: Sizes, device: Device, tasks: Sequence[Task]) -> str:
     """Print the memory of each process; return why it does not fit, or an empty text."""
-    shape = read_shape(config.model.model)
+    shape = read_shape(config.model.model, tasks)
     if shape is None:
         print(
             f"Memory is not known: {config.model.model} has a config.json that names its numbers in a way of its own, "

@@ -226,7 +226,7 @@ def _in_blocks(
 
 
 def architecture_of(model: PreTrainedModel) -> str:
-    """Return the class by which a model's layers are known; where it reads images, that of the language model within."""
+    """Return the class by which a model's layers are known; where it reads images, its language model's."""
     if model.config.get_text_config() is model.config:
         return type(model).__name__
     return f"{type(decoder_of(model)).__name__.removesuffix('Model').removesuffix('Text')}ForCausalLM"

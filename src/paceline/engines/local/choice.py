@@ -1,6 +1,7 @@
 """The choice of a decoder: the fastest whose logits equal the model's own on a short made-up batch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -22,7 +23,7 @@ from paceline.kernels.flash_attention import FlashKernel, flash_problem
 from paceline.kernels.float8 import FLOAT8, float8_problem
 from paceline.kernels.logprobs import PLAIN, HeadRule
 from paceline.models.head import decoder_of, measured_head
-from paceline.models.plain_forward import MISFITS, evaluating, plain_logits
+from paceline.models.plain_forward import MISFITS, computing_in, evaluating, plain_logits
 
 if TYPE_CHECKING:
     from paceline.models.vision.tower import Vision
@@ -66,7 +67,7 @@ def choose_decoder(
         if any(plan.window for plan in plans_of(model)):
             problem = problem or rings_problem(heads_of(model), dtype)
     problem = problem or (None if vision is None else images_problem(model, vision))
-    problem = problem or _problem("fused", model, lambda: fused_decoder(model, dtype, head), dtype)
+    problem = problem or _problem("fused", model, partial(_fused_seeing, model, dtype, head), dtype, vision)
     if float8:
         return (
             _float8_decoder(model, dtype, head, problem, vision),
@@ -78,15 +79,14 @@ def choose_decoder(
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
         decoder = fused_decoder(model, dtype, head, records=records, vision=vision)
         return decoder, "fused", f"{reason}; {kernels}"
-    cached = _problem("plain", model, lambda: PlainDecoder(model, model.dtype), model.dtype)
+    cached = _problem("plain", model, partial(PlainDecoder, model, model.dtype), model.dtype, vision)
     if cached is None:
         return PlainDecoder(model, dtype, vision), "plain", problem
-    recomputed = _problem("recomputing", model, lambda: RecomputingDecoder(model, model.dtype), model.dtype)
+    recomputed = _problem("recomputing", model, partial(RecomputingDecoder, model, model.dtype), model.dtype, vision)
     if recomputed is None:
         return RecomputingDecoder(model, dtype, vision), "recomputing", cached
     raise ModelError(
-        f"{type(model).__name__} cannot be sampled from token by token ({recomputed}); "
-        "use a causal language model of another family"
+        f"{type(model).__name__} cannot be sampled from token by token ({recomputed}); use a model of another family"
     )
 
 
@@ -108,7 +108,7 @@ def _float8_decoder(
         problem = unaligned_reason(model)
     if problem is None:
         with rounded_layers(model):
-            problem = _problem("float8", model, lambda: fused_decoder(model, dtype, head, float8=True), dtype)
+            problem = _problem_of_text("float8", model, lambda: fused_decoder(model, dtype, head, float8=True), dtype)
     if problem is not None:
         raise ModelError(f"--engine-quantization must be none for this model on this device, got fp8: {problem}")
     return fused_decoder(model, dtype, head, float8=True, vision=vision)
@@ -145,7 +145,69 @@ def fused_decoder(
     )
 
 
-def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
+MakeDecoder = Callable[["Vision | None"], Decoder]
+
+
+def _fused_seeing(model: PreTrainedModel, dtype: torch.dtype, head: HeadRule, vision: "Vision | None") -> Decoder:
+    return fused_decoder(model, dtype, head, vision=vision)
+
+
+def _problem(
+    path: Path, model: PreTrainedModel, make: MakeDecoder, dtype: torch.dtype, vision: "Vision | None"
+) -> str | None:
+    """Return how a path's logits differ from the model's own in `dtype`, behind text or images; None: by rounding."""
+    problem = _problem_of_text(path, model, partial(make, None), dtype)
+    if problem is None and vision is not None:
+        problem = _problem_of_images(path, model, make, dtype, vision)
+    return problem
+
+
+def _problem_of_images(
+    path: Path,
+    model: PreTrainedModel,
+    make: MakeDecoder,
+    dtype: torch.dtype,
+    vision: "Vision",
+) -> str | None:
+    """Return how logits behind equal tokens with other images differ from the model's own; None: by rounding only."""
+    from paceline.models.vision.probe import drawn_passes  # reads Pillow, which text alone does not need
+
+    try:
+        drawn, samples, states = drawn_passes(model, vision, dtype)
+        rule, count = measured_head(model), max(sample.length for sample in samples)
+        fed = torch.zeros(count - 1, len(samples), dtype=torch.int64, device=model.device)
+        for row, sample in enumerate(samples):
+            completion = torch.tensor(sample.completion_ids, device=model.device)
+            fed[: len(completion) - 1, row] = completion[:-1]
+        groups = dict[int, list[int]]()
+        for row, sample in enumerate(samples):
+            groups.setdefault(sample.group, []).append(row)
+        prompts = [samples[rows[0]] for rows in groups.values()]
+        with evaluating(model):
+            decoder = make(drawn)
+            with torch.inference_mode(decoder.refills):
+                decoder.begin(len(samples), len(samples[0].prompt_ids) + count)
+                media = [sample.prompt_media for sample in prompts]
+                after = decoder.admit([sample.prompt_ids for sample in prompts], list(groups.values()), media)
+                first = torch.stack([after[number] for number, rows in enumerate(groups.values()) for _ in rows])
+                logits = torch.stack([first, *(decoder.step(tokens) for tokens in fed)], dim=1)
+                decoder.end()
+            with torch.no_grad(), computing_in(model, dtype):
+                wanted = model.get_output_embeddings()(states).double() * rule.scale
+                wanted = wanted if rule.cap is None else torch.tanh(wanted / rule.cap) * rule.cap
+    except torch.OutOfMemoryError:
+        raise
+    except (ModelError, *MISFITS) as error:
+        return f"the {path} decoder fails at images with {type(error).__name__}: {first_line(error)}"
+    got = torch.cat([row[: sample.length] for row, sample in zip(logits, samples, strict=True)]).double()
+    difference = float((got - wanted).abs().max())
+    allowed = PROBE_TOLERANCE[dtype] * max(1.0, float(wanted.abs().max()))
+    if difference <= allowed:
+        return None
+    return f"the {path} decoder's logits behind images differ by {difference:.2g} from the model's own"
+
+
+def _problem_of_text(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
     """Return how the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only."""
     vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
     windows = [plan.window for plan in plans_of(model) if plan.window is not None]

@@ -8,6 +8,7 @@ model, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -123,7 +124,7 @@ class FusedDecoder(Decoder):
     @torch.inference_mode()
     def park(self, rows: Sequence[int]) -> list[Context]:
         return [
-            Context(length=context.length, layers=(*context.layers, *self._states_of(row)))
+            replace(context, layers=(*context.layers, *self._states_of(row)))
             for row, context in zip(rows, self._attention.park(rows), strict=True)
         ]
 

@@ -69,15 +69,26 @@ def images_problem(
     return next((problem for problem in problems if problem is not None), None)
 
 
+def drawn_passes(
+    model: PreTrainedModel, vision: Vision, dtype: torch.dtype
+) -> tuple[Vision, list[Sample], Float[Tensor, "N H"]]:
+    """Return two images, completions of prompts of the same tokens with either, and their hidden states in `dtype`.
+
+    There is a state for each token of the completions, by the model's own forward pass from pixels.
+    """
+    drawn = vision.of(model, pictures=_Drawn(), compute_dtype=dtype)
+    with torch.no_grad(), computing_in(model, dtype):
+        count = len(drawn.features(_DRAWN[:1])["first"].rows)
+        samples = _samples(model, drawn, count)
+        return drawn, samples, _own_states(model, drawn, samples)
+
+
 def _problem_in(
     dtype: torch.dtype, model: PreTrainedModel, forward: SeeingForward, vision: Vision, tolerance: float
 ) -> str | None:
-    drawn = vision.of(model, pictures=_Drawn(), compute_dtype=dtype)
     try:
+        drawn, samples, wanted = drawn_passes(model, vision, dtype)
         with torch.no_grad(), computing_in(model, dtype):
-            count = len(drawn.features(_DRAWN[:1])["first"].rows)
-            samples = _samples(model, drawn, count)
-            wanted = _own_states(model, drawn, samples)
             swapped = _own_states(model, drawn, [_swapped(sample) for sample in samples])
             batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)
             got = forward.with_vision(drawn)(model, on_device(batch, model.device))

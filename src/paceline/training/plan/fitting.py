@@ -156,6 +156,8 @@ def describe_memory(memory: MemoryPlan) -> str:
         ("weights", memory.weights),
         ("optimiser", optimizer),
         ("reference model", memory.reference),
+        ("what reads images", memory.vision),
+        ("features of images", memory.features),
         ("copy that samples", memory.resident),
         ("copy that is being saved", saved),
     ]

@@ -16,6 +16,7 @@ from paceline.config.sections import Config, LoraConfig, ModelConfig
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens
+from paceline.training.plan.images import VisionShape
 from paceline.training.plan.shape import CPU, Device, ModelShape
 
 
@@ -168,6 +169,10 @@ class MemoryPlan:
     """Copy in main memory that a checkpoint is written from; 0 where no step runs beside the write."""
     saved_here: int
     """Bytes of that copy in the device's memory."""
+    vision: int = 0
+    """What reads images, with the reference's, and with gradients and moments as far as it is trained."""
+    features: int = 0
+    """Features of images that are kept while the encoder is frozen."""
 
     @property
     def trained(self) -> int:
@@ -178,7 +183,7 @@ class MemoryPlan:
     def lasting(self) -> int:
         """Bytes that are there in every phase."""
         kept = self.weights + self.optimizer_here + self.reference + self.resident
-        return self.libraries + kept + self.saved_here
+        return self.libraries + kept + self.saved_here + self.vision + self.features
 
     @property
     def sampling(self) -> int:
@@ -231,12 +236,32 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
         saved_here=saved if on.kind == "cpu" else 0,
     )
     of_token = activations(shape, sizes, on, number_bytes, adapter=config.lora.lora_rank > 0)
+    if (seen := shape.vision) is not None:
+        without, config = _with_images(without, config, shape, seen, of_token, number_bytes)
     left = float("inf") if on.memory is None else on.memory - (without.update - without.head)
     tokens_of = {size: even_tokens(config, size, sizes) for size in considered_micro_batches(config, on.kind)}
     room = ACTIVATION_SHARE * max(0.0, left)
     cut = choose_cut(of_token, tokens_of, room, asked=config.model.gradient_checkpointing)
     passes = math.ceil(forwarded_tokens(config, sizes) / cut.micro_batch_tokens)
     return replace(without, activations=kept_activations(config, of_token, cut, on, passes), cut=cut)
+
+
+def _with_images(
+    plan: MemoryPlan, config: Config, shape: ModelShape, seen: VisionShape, of_token: Activations, number_bytes: int
+) -> tuple[MemoryPlan, Config]:
+    """Return the plan with what reads images, and options whose prompts are longer by what a trained encoder keeps."""
+    trained = seen.trained(config.vision)
+    copies = 2 if config.loss.beta > 0 and not config.lora.lora_rank else 1
+    vision = copies * seen.parameters * FLOAT32_BYTES + trained * (FLOAT32_BYTES + config.optim.moment_bytes)
+    if plan.saved:  # a checkpoint holds all weights, and moments of those that are trained
+        whole = 0 if config.lora.lora_rank else seen.parameters * FLOAT32_BYTES
+        more = whole + trained * config.optim.moment_bytes
+        plan = replace(plan, saved=plan.saved + more, saved_here=plan.saved_here + more * (plan.saved_here > 0))
+    if not trained and not config.vision.lora_vision:
+        return replace(plan, vision=vision, features=seen.features(shape.width, FLOAT32_BYTES)), config
+    cost = math.ceil(seen.tokens * seen.kept(config.vision, number_bytes) / of_token.all_layers)
+    data = replace(config.data, max_prompt_length=config.data.max_prompt_length + cost)
+    return replace(plan, vision=vision), replace(config, data=data)
 
 
 def computed_bytes(config: Config, shape: ModelShape, on: Device) -> int:
@@ -293,11 +318,11 @@ def sampler_memory(config: Config, shape: ModelShape, sizes: Sizes, *, on: Devic
     """Memory of a process that only samples; None where those that train do so."""
     if samples_here(config):
         return None
-    adapter = _adapter(config, shape)
+    adapter, seen = _adapter(config, shape), 0 if shape.vision is None else shape.vision.parameters
     engine, kv_cache, drawn = _engine(config, shape, sizes, on)
     return SamplerMemory(
         libraries=LIBRARIES[on.kind],
-        weights=(shape.parameters + adapter) * FLOAT32_BYTES,
+        weights=(shape.parameters + seen + adapter) * FLOAT32_BYTES,
         engine=engine,
         kv_cache=kv_cache,
         drawn=drawn,

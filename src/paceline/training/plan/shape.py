@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,8 @@ from paceline.errors import ModelError
 from paceline.models.families import layer_plans
 from paceline.models.places import model_place, read_model_config
 from paceline.models.weight_headers import read_header
+from paceline.training.plan.images import VisionShape, vision_shape
+from paceline.types import Task
 
 BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
 """Flags of processors that multiply bfloat16 in hardware, as in `kernels`."""
@@ -91,6 +93,8 @@ class ModelShape:
     """True if its layers are of a family that runs through kernels in training."""
     planned: bool = False
     """True if the engine has a plan of all its layers."""
+    vision: VisionShape | None = None
+    """What reads images beside it; None: prompts are text."""
 
     @property
     def matrix(self) -> int:
@@ -142,8 +146,10 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
     )
 
 
-def read_shape(model: str) -> ModelShape | None:
+def read_shape(model: str, tasks: Sequence[Task] = ()) -> ModelShape | None:
     """Return the shape of `--model`; None where its configuration uses other names or the Hub gives none.
+
+    `tasks`: those whose images it reads.
 
     Parameters are counted in the headers of its weights, where they are here; else transformers makes the model without
     memory for them, which takes some seconds.
@@ -163,8 +169,13 @@ def read_shape(model: str) -> ModelShape | None:
     described = read_model_config(base, f"--model {model}")
     headers = [read_header(file, f"--model {base}") for file in sorted(base.glob("*.safetensors"))]
     shapes = {name: shape for header in headers for name, shape in header.shapes.items()}
+    vision = vision_shape(described, shapes, tasks)
     if "text_config" in described:  # what reads images or sound is not loaded
-        shapes = {name: shape for name, shape in shapes.items() if re.search(r"language_model\.|^lm_head\.", name)}
+        shapes = {
+            name: shape
+            for name, shape in shapes.items()
+            if re.search(r"(language_model|text_model)\.|^lm_head\.", name)
+        }
     counted = sum(map(math.prod, shapes.values()))
     if not headers:
         import torch
@@ -179,4 +190,5 @@ def read_shape(model: str) -> ModelShape | None:
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             reason = " ".join(str(error).split())[:160]
             raise ModelError(f"--model {model}: transformers makes no model of its config.json ({reason})") from None
-    return model_shape(described, parameters=counted)
+    shape = model_shape(described, parameters=counted)
+    return None if shape is None else replace(shape, vision=vision)
