@@ -157,9 +157,7 @@ class PictureStore:
         Raises:
             DataError: the image is not there, or decodes to other pixels.
         """
-        return self._pixels_in(self._kept(sha256), sha256)
-
-    def _pixels_in(self, content: bytes, sha256: str) -> "Image.Image":
+        content = self._kept(sha256)
         try:
             pixels, _ = _decoded(content)
         except DataError as error:
