@@ -1,7 +1,7 @@
 """Draw the curves of the documents: held-out accuracy over steps, tokens or seconds, of runs and of a benchmark.
 
 pip install matplotlib
-make demo demo-agent real studies real-studies
+make demo demo-agent demo-vision real studies real-studies
 python scripts/draw_curves.py
 """
 
@@ -74,6 +74,7 @@ def demo(directory: str, random_reward: str) -> Figure:
 FIGURES = {
     "reward-curve": demo("demo", "random reward, 5e-6"),
     "agent-curve": demo("demo-agent", "random reward"),
+    "vision-curve": demo("demo-vision", "random reward, 5e-6"),
     "real-curve": demo("real", "random reward"),
     "guesser-curve": Figure(
         lines=(Line(run="guesser", label="guesser.py", colour="#0072b2"),), axis="step", place=steps

@@ -95,7 +95,7 @@ def test_an_option_explains_only_the_files_that_it_can_change(folder, option):
 
 def test_options_that_no_case_has_explain_nothing_or_name_files_themselves():
     naming = {*FILES, "eval_share", "environment"}  # of other rows, or of a file that is named
-    of_images = {option.name for option in options() if option.section == "vision"}  # test_runs_with_images.py has them
+    of_images = {option.name for option in options() if option.section == "vision"}  # test_identity_images.py has them
     assert EXPLAINED.keys() <= OTHERS.keys() | naming | of_images
     assert EXPLAINED.keys() <= {option.name for option in options()}
 
