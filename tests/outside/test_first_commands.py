@@ -35,7 +35,7 @@ def test_a_source_tree_that_is_not_installed_says_its_version_and_trains(desk: D
     env = {"PYTHONPATH": f"{source}{os.pathsep}{desk.path / 'site'}"}
     words = ("-S", "-m", "paceline")
     assert desk.python(*words, "--version", env=env).stdout == f"paceline {paceline.__version__}\n"
-    small = ("--max-steps", 1, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
+    small = ("--max-steps", 1, "--dataset-size", 8, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
     trained = desk.python(*words, "train", *small, "--output-dir", "runs/mine", env=env)
     assert trained.returncode == 0, trained.stderr
     assert (desk.path / "runs/mine/config.yaml").read_text().startswith(f"# paceline {paceline.__version__}\n")
