@@ -11,7 +11,7 @@ from tests.outside.desk import Desk
 
 
 def test_a_run_with_a_relative_output_dir_is_read_from_another_directory(desk: Desk):
-    small = ("--max-steps", 1, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
+    small = ("--max-steps", 1, "--dataset-size", 8, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
 
     trained = desk.paceline("train", *small, "--output-dir", "runs/mine")
     (desk.path / "elsewhere").mkdir()
