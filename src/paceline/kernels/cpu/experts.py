@@ -89,7 +89,7 @@ class _WeightedExperts(torch.autograd.Function):
         gate_up_bias: Tensor | None,
         down: Tensor,
         down_bias: Tensor | None,
-        transposed: bool,  # noqa: FBT001 - autograd takes no keywords
+        transposed: bool,
         gate: Gate,
     ) -> Tensor:
         x, choices, weights = x.contiguous(), choices.contiguous(), weights.contiguous()

@@ -99,7 +99,9 @@ def activations(
         single, computed = 4 * shape.width, 4 * shape.width + 3 * heads + 4 * key_values + 4 * shape.inner
     else:
         single, computed = 2 * shape.width, 2 * shape.width + 2 * heads + 2 * key_values + 3 * shape.inner
-    if on.kind == "cuda" or number_bytes < FLOAT32_BYTES:  # rows of experts before and behind; a CPU's kernel keeps none
+    if (
+        on.kind == "cuda" or number_bytes < FLOAT32_BYTES
+    ):  # rows of experts before and behind; a CPU's kernel keeps none
         computed += 2 * shape.experts_per_token * shape.width
     layers = shape.num_layers / sizes.pipeline / sizes.tensor
     return Activations(
