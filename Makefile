@@ -24,6 +24,7 @@ IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(IN_PARALLEL)
 DEMO := runs/demo
 DEMO_AGENT := runs/demo-agent
+DEMO_VISION := runs/demo-vision
 REAL := runs/real
 SMOLLM2 := $(REAL)/SmolLM2-135M-Instruct.Q4_1.gguf
 STUDIES := runs/studies
@@ -33,7 +34,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-trl test-all test-own recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent demo-vision real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-trl test-all test-own recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,6 +58,15 @@ demo-agent: $(VENV)/installed ## Train the embedded model that plays over severa
 	# the game's own reward has weight 1: beside a random one of weight 1000 it does not count
 	$(PACELINE) train --model embedded-agent --reward-funcs random --reward-weights 1000 --output-dir $(DEMO_AGENT)/random-reward
 	$(PACELINE) report $(DEMO_AGENT)/seed-0 $(DEMO_AGENT)/seed-1 $(DEMO_AGENT)/seed-2 $(DEMO_AGENT)/learning-rate-0 $(DEMO_AGENT)/random-reward
+
+demo-vision: $(VENV)/installed ## Train the embedded model that looks at pictures, in the same five ways. Replaces runs/demo-vision.
+	rm -rf $(DEMO_VISION)
+	$(PACELINE) train --model embedded-vision --seed 0 --output-dir $(DEMO_VISION)/seed-0
+	$(PACELINE) train --model embedded-vision --seed 1 --output-dir $(DEMO_VISION)/seed-1
+	$(PACELINE) train --model embedded-vision --seed 2 --output-dir $(DEMO_VISION)/seed-2
+	$(PACELINE) train --model embedded-vision --learning-rate 0 --output-dir $(DEMO_VISION)/learning-rate-0
+	$(PACELINE) train --model embedded-vision --reward-funcs random --learning-rate 5e-6 --output-dir $(DEMO_VISION)/random-reward
+	$(PACELINE) report $(DEMO_VISION)/seed-0 $(DEMO_VISION)/seed-1 $(DEMO_VISION)/seed-2 $(DEMO_VISION)/learning-rate-0 $(DEMO_VISION)/random-reward
 
 REAL_RUNS := $(addprefix $(REAL)/,seed-0 seed-1 seed-2 learning-rate-0 random-reward)
 
@@ -151,6 +161,7 @@ model: $(VENV)/installed ## Make the embedded models again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py
 	$(BIN)/python scripts/make_embedded_programs_model.py
 	$(BIN)/python scripts/make_embedded_agent_model.py
+	$(BIN)/python scripts/make_embedded_vision_model.py
 
 vllm: $(VLLM_VENV)/installed ## Install Paceline with vLLM's CPU build into .venv-vllm.
 

@@ -19,7 +19,19 @@ from pathlib import Path
 from random import Random
 
 import torch
-from small_models import END, Lesson, Stage, knowledge, make_model, make_tokenizer, prompt_of, save, solve, supervise
+from small_models import (
+    END,
+    Lesson,
+    Stage,
+    batches,
+    knowledge,
+    make_model,
+    make_tokenizer,
+    prompt_of,
+    save,
+    solve,
+    supervise,
+)
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.data.generated import LARGEST_NUMBER, GuessingGame, games
@@ -167,11 +179,11 @@ def main(directory: Path) -> None:
     tokenizer = make_tokenizer(corpus, pre_token=PRE_TOKEN, tags=(), pieces=numbers)
     model = make_model(tokenizer, num_layers=2)
     print(f"{len(tokenizer)} tokens, {model.num_parameters():,} parameters")
-    supervise(model, tokenizer, lessons(STAGE_1, taught), STAGE_1)
+    supervise(model, batches(tokenizer, lessons(STAGE_1, taught)), STAGE_1)
     print(f"stage 1: greedy {achieved(model, tokenizer, temperature=0.0)}")
     led = knowledge(model, tokenizer, positions(EVAL_SIZE), left_out=())
     print(f"stage 1: {100 * led:.1f} % of turns right in positions of every kind")
-    supervise(model, tokenizer, lessons(STAGE_2, hasty), STAGE_2)
+    supervise(model, batches(tokenizer, lessons(STAGE_2, hasty)), STAGE_2)
     print(f"stage 2: greedy {achieved(model, tokenizer, temperature=0.0)}")
     print(f"stage 2: sampled {achieved(model, tokenizer, temperature=1.0)}")
     tokenizer.chat_template = CHAT_TEMPLATE

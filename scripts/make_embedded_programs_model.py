@@ -24,6 +24,7 @@ import torch
 from small_models import (
     Lesson,
     Stage,
+    batches,
     knowledge,
     lesson_of,
     make_model,
@@ -112,9 +113,9 @@ def main(directory: Path) -> None:
     tokenizer = make_tokenizer(corpus, pre_token=PRE_TOKEN, tags=(), pieces=())
     model = make_model(tokenizer, num_layers=2)
     print(f"{len(tokenizer)} tokens, {model.num_parameters():,} parameters")
-    supervise(model, tokenizer, lessons(STAGE_1, full_completion), STAGE_1)
+    supervise(model, batches(tokenizer, lessons(STAGE_1, full_completion)), STAGE_1)
     print(f"stage 1: greedy {accuracy(model, tokenizer, temperature=0.0)}")
-    supervise(model, tokenizer, lessons(STAGE_2, hasty_completion), STAGE_2)
+    supervise(model, batches(tokenizer, lessons(STAGE_2, hasty_completion)), STAGE_2)
     print(f"stage 2: greedy {accuracy(model, tokenizer, temperature=0.0)}")
     print(f"stage 2: sampled {accuracy(model, tokenizer, temperature=1.0)}")
     chosen = [lesson_of(problem.question, problem.completion) for problem in islice(problems("test"), EVAL_SIZE)]

@@ -3,12 +3,15 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer
 
 import paceline
 from paceline.cli.main import main
+from paceline.errors import ConfigError
 from tests.support.seeing import write_seeing_model
 
 REWARDS = """
@@ -121,3 +124,41 @@ def test_images_of_pil_of_files_and_of_a_table_end_with_the_same_weights(folder,
     for name, dataset in (("pil", rows(drawn)), ("files", files), ("table", table_of(files))):
         trained_by_trainer(folder, tmp_path / name, dataset, by_pixels)
     assert len({weights(tmp_path / name) for name in ("pil", "files", "table")}) == 1
+
+
+def test_a_run_is_not_resumed_with_another_pixel(begun, folder, tmp_path):
+    for file in (*folder.glob("*.png"), folder / "rows.jsonl"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    options = {"model": folder / "model", "dataset": tmp_path / "rows.jsonl", "output_dir": tmp_path / "run"}
+    rewards = f"{folder / 'rewards.py'}:by_pixels"
+    numbers = {"max_steps": 1, "save_steps": 1, "num_generations": 2, "prompts_per_step": 2}
+    paceline.train(**options, reward_funcs=rewards, max_completion_length=4, **numbers)
+    image = drawn(5)
+    image.putpixel((0, 0), (1, 2, 3))
+    image.save(tmp_path / "5.png")
+    with pytest.raises(ConfigError, match=r"has other content than it had, first in row rows\.jsonl:6"):
+        paceline.train(resume=tmp_path / "run", max_steps=2)
+    drawn(5).save(tmp_path / "5.png")
+    paceline.train(resume=tmp_path / "run", max_steps=2)
+
+
+def test_a_processor_gives_the_trainer_its_tokenizer_and_may_not_disagree_with_the_model(folder, tmp_path):
+    rows = [{"prompt": [{"role": "user", "content": "What is 1?"}], "image": drawn(1)}] * 2
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    image_processor = AutoImageProcessor.from_pretrained(folder / "model", backend="pil")
+    processor = SimpleNamespace(tokenizer=tokenizer, image_processor=image_processor)
+
+    def trainer() -> paceline.GRPOTrainer:
+        args = paceline.GRPOConfig(output_dir=str(tmp_path / "run"), **NUMBERS)
+        return paceline.GRPOTrainer(
+            str(folder / "model"), reward_funcs=by_length, train_dataset=rows, args=args, processing_class=processor
+        )
+
+    assert trainer().processing_class is tokenizer
+    image_processor.image_mean = [0.1, 0.2, 0.3]
+    with pytest.raises(ConfigError, match=r"must have the model's own image settings, got image_mean \[0\.1, 0\.2"):
+        trainer()
+
+
+def by_length(completions, **_):
+    return [float(len(completion[-1]["content"])) for completion in completions]

@@ -154,3 +154,12 @@ def test_a_row_whose_image_changed_by_one_pixel_is_changed_data(folder, tmp_path
     ended = paceline("train", "--resume", str(run), "--max-steps", "2")
     assert ended.returncode == 2
     assert "has other content than it had, first in row rows.jsonl:6" in ended.said
+
+
+def test_a_step_counts_its_images_and_what_encoding_them_took(undisturbed):
+    steps = RunDir(undisturbed).metrics()
+    assert [step["images"] for step in steps] == [3] * STEPS
+    assert all(0 < step["image_tokens_share"] < 1 for step in steps)
+    assert all(step["clock"]["vision"] > 0 for step in steps)
+    # what was encoded to sample from it is there when it is trained on
+    assert all(0 < step["clock"]["image_reuse"] < 1 for step in steps)

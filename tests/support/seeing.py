@@ -89,6 +89,10 @@ SIGLIP = {
     "num_attention_heads": 2,
     "patch_size": 8,
 }
+GLM_IDS = [
+    *("image_token_id", "video_token_id", "image_start_token_id", "image_end_token_id"),
+    *("video_start_token_id", "video_end_token_id"),
+]
 PINPOINTS = [[32, 32], [32, 64], [64, 32], [64, 64], [32, 96]]
 PIXTRAL = SIGLIP | {"model_type": "pixtral", "image_size": 64, "patch_size": 16, "head_dim": 16}
 GEMMA4_TEXT = {
@@ -194,14 +198,7 @@ SEEING: Mapping[str, SeeingModel] = {
             "spatial_merge_size": 2,
         },
         tokens=("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
-        whole={
-            "image_token_id": 259,
-            "video_token_id": 260,
-            "image_start_token_id": 261,
-            "image_end_token_id": 262,
-            "video_start_token_id": 263,
-            "video_end_token_id": 264,
-        },
+        whole=dict(zip(GLM_IDS, range(259, 265), strict=True)),
         processor=Glm4vImageProcessorPil(
             size={"shortest_edge": 2 * 32 * 32, "longest_edge": 2 * 64 * 64}, patch_size=8, merge_size=2
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
 ROW = '{"question": "What is 1 + 1?", "answer": "2"}\n'
-DOT = bytes.fromhex("474946383961010001008000000000" "00ffffff2c00000000010001000002024401003b")
+DOT = bytes.fromhex("47494638396101000100800000000000ffffff2c00000000010001000002024401003b")
 """A GIF of one black pixel."""
 TRAIN = "train --model model --dataset rows.jsonl --max-completion-length 100 "
 

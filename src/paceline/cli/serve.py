@@ -42,7 +42,10 @@ END_WITH_INPUT = CommandFlag(
 )
 SECTIONS = ("model", "engine", "sampling")
 TRAINING_ONLY = ("gradient_checkpointing", "deterministic", "num_generations")
-PROMPT_OPTIONS = ("enable_thinking", "chat_template_kwargs", "max_prompt_length")
+PROMPT_OPTIONS = (
+    *("enable_thinking", "chat_template_kwargs", "max_prompt_length"),
+    *("image_max_pixels", "image_min_pixels", "max_images_per_prompt"),
+)
 OPTIONS = tuple(
     option
     for option in options()

@@ -35,8 +35,8 @@ class ModelConfig:
     """Model, its precision and its device."""
 
     model: str
-    """Directory (of a run: the model that it trained), Hub name, or `embedded`, `embedded-programs` or
-    `embedded-agent` for the small models that ship with the package."""
+    """Directory (of a run: the model that it trained), Hub name, or `embedded`, `embedded-programs`, `embedded-agent`
+    or `embedded-vision` for the small models that ship with the package."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, and on a CPU with
     AMX or AVX512-BF16 for models from 10 million parameters, else float32."""
@@ -102,8 +102,8 @@ class DataConfig:
     """Datasets, and the conversion of rows to prompts."""
 
     dataset: Annotated[str | tuple[str, ...], Bound(lambda value: value != (), "name at least one dataset")]
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, or
-    `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `shapes`, `reasoning_gym:NAME`,
+    or `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an
     environment that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `openenv:URL`, `reasoning_gym:NAME`,
     `verifiers:ID`."""
     dataset_split: str = "train"

@@ -9,6 +9,7 @@ sources.py     rows by a dataset's address, and several datasets joined
 files.py       rows of files and directories: whole, or on demand
 tables.py      tables by `datasets`: of CSV files, or streamed
 generated.py   word problems, games and seeds, the same every time
+shapes.py      small pictures and questions about them, the same every time
 programs.py    tiny programs to write, the same every time
 tasksets.py    tasks of verifiers as rows
 formats.py     prompt and answer of a row, recognised by its columns

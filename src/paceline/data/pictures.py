@@ -90,11 +90,7 @@ class Placeholders(Protocol):
         """Images of a prompt, at most, as the model reads them; None: any number."""
 
     def text(self, width: int, height: int) -> str:
-        """Return the text that takes the place of `mark` for an image of this size in pixels.
-
-        Raises:
-            ModelError: the model cannot read an image of this size.
-        """
+        """Return the text in the place of `mark` for an image of this size in pixels; ModelError if there is none."""
 
     def num_features(self, width: int, height: int) -> int:
         """Return how often `image_token_id` is in the tokens of `text`."""
@@ -161,9 +157,7 @@ class PictureStore:
         Raises:
             DataError: the image is not there, or decodes to other pixels.
         """
-        return self._pixels_in(self._kept(sha256), sha256)
-
-    def _pixels_in(self, content: bytes, sha256: str) -> "Image.Image":
+        content = self._kept(sha256)
         try:
             pixels, _ = _decoded(content)
         except DataError as error:

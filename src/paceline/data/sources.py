@@ -18,7 +18,7 @@ from paceline.base_directory import local_path
 from paceline.config.packages import install_command
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
-from paceline.data import generated, programs, tasksets
+from paceline.data import generated, programs, shapes, tasksets
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, sample_indices, split_of
 from paceline.data.tables import read_split, split_names
@@ -30,9 +30,10 @@ BUILT_IN: Mapping[str, Callable[..., Sequence[Mapping[str, object]]]] = {
     "programs": programs.rows,
     "guess": generated.guess_rows,
     "seeds": generated.seed_rows,
+    "shapes": shapes.shape_rows,
 }
 # The whole numbers that each parameter of a built-in generator may have.
-PARAMETERS: Mapping[str, Mapping[str, range]] = {"arithmetic": generated.PARAMETERS}
+PARAMETERS: Mapping[str, Mapping[str, range]] = {"arithmetic": generated.PARAMETERS, "shapes": shapes.PARAMETERS}
 
 GYM_PREFIX = "reasoning_gym:"
 DEFAULT_SIZE = 10_000
@@ -79,9 +80,10 @@ def load_rows(
     Several are joined, and share `size` by their numbers of rows (`shares`). `#N` behind an address takes N of its
     rows, drawn by `seed`: each at most once, or where there are fewer all of them as often as it takes.
 
-    `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`, `.json`,
-    `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one
-    split: `split` does not matter for it. Files already in `files` are not read again, and newly read ones are added.
+    `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `shapes`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`,
+    `.json`, `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file
+    is one split: `split` does not matter for it. Files already in `files` are not read again, and newly read ones are
+    added.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows; or

@@ -152,7 +152,9 @@ METRICS: Mapping[str, Metric] = {
         "seconds",
         "generate, reward, update, other, total; produce: all of the producing side, the way of weights and "
         "completions included; weights: the first of those ways; wait: how long training waited for it all; "
-        "tokens_per_second generated; and time: when the step ended, in seconds since 1970",
+        "tokens_per_second generated; with images in one process vision: encoding them, since the step before, and "
+        "image_reuse: the share of images whose features were there already; and time: when the step ended, in seconds "
+        "since 1970",
     ),
 }
 

@@ -11,7 +11,7 @@ lora.py             adapters in a model's layers
 rope.py             rotary frequencies, the same for every sequence of a run
 plain_forward.py    a model's own forward pass over one row, the reference for every other; modes without noise
 head.py             scale and cap of a model's logits, measured on it
-text_part.py        the language model in a checkpoint or an object that also reads images or sound
+text_part.py        the language model in a checkpoint or an object that also reads images or sound, or all of it
 forward.py          hidden states of a micro-batch, packed where the model allows it; bytes that a pass keeps
 attention.py        attention over packed micro-batches, and the calls of a variable-length kernel for it
 attention_checks.py  what a pass over a few tokens cannot show of attention: windows longer than they are
@@ -24,6 +24,7 @@ fused_layers.py     decoder layers that run packed micro-batches through kernels
 tied_embedding.py   lookup in an embedding that is tied to the output embedding
 activations.py      saved activations: recomputed, or held in main memory
 activation_checkpointing.py  how many layers to recompute, as arithmetic
+vision/             models that read images
 rows.py             tensors of micro-batches: on a device, and rows with a reproducible gradient
 parallel/           how a model lies on several ranks
 """

@@ -19,6 +19,7 @@ DIRECTORIES: Mapping[str, str] = {
     "embedded": "embedded",
     "embedded-programs": "embedded/programs",
     "embedded-agent": "embedded/agent",
+    "embedded-vision": "embedded/vision",
 }
 """Names of the models that ship with the package, and their directories below `PACKAGE`."""
 FINAL = "final"

@@ -7,7 +7,6 @@ from typing import cast
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE
 from transformers.utils.hub import cached_file
 
 from paceline.config.sections import ModelConfig
@@ -43,7 +42,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def _template_beside_images(directory: str) -> str | None:
     """Return the chat template that older checkpoints keep apart for images and text together; None: there is none."""
     try:
-        file = cached_file(directory, LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE, local_files_only=Path(directory).is_dir())
+        file = cached_file(directory, "chat_template.json", local_files_only=Path(directory).is_dir())
     except OSError:
         return None
     template: str = json.loads(Path(cast(str, file)).read_text(encoding="utf-8"))["chat_template"]

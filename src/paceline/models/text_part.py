@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosity_error
 
 from paceline.errors import ModelError
 from paceline.models.head import decoder_of
 from paceline.models.loaded import import_peft
-from paceline.models.places import TEXT_NAMES
+from paceline.models.places import ADAPTER_WEIGHTS, TEXT_NAMES
 from paceline.models.pretrained import text_config
+from paceline.models.vision.families import family_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -79,6 +82,14 @@ def language_model(model: PreTrainedModel) -> PreTrainedModel:
     causal.generation_config = model.generation_config
     part: PreTrainedModel = causal.train(model.training)
     return part
+
+
+def has_vision(saved: Path) -> bool:
+    """Return whether saved weights, of a whole model, in pieces or of an adapter, are of one that reads images."""
+    if (saved / ADAPTER_WEIGHTS).is_file():
+        with safe_open(saved / ADAPTER_WEIGHTS, framework="pt") as file:
+            return any({"language_model", "text_model"} & set(name.split(".")) for name in file.keys())  # noqa: SIM118
+    return family_of(AutoConfig.from_pretrained(saved).model_type) is not None
 
 
 def parts_of_object(model: "PreTrainedModel | PeftModel", *, whole: bool) -> tuple[PreTrainedModel, "PeftModel | None"]:

@@ -28,7 +28,15 @@ from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Literal
 
-from paceline.chat.messages import ROLES, MessageError, calls_in, content_text, parsed_json, shown
+from paceline.chat.messages import (
+    ROLES,
+    MessageError,
+    calls_in,
+    content_parts,
+    content_text,
+    parsed_json,
+    shown,
+)
 from paceline.chat.requests import ModelRequest
 from paceline.chat.tools import call_id
 from paceline.http.events import HttpRefusal
@@ -139,7 +147,7 @@ def read_request(kind: Interface, data: bytes, *, is_served: bool = False) -> Ap
     _refuse_what_cannot_be(body)
     stream = _of_type(body, "stream", bool, "true or false") or False
     options = _of_type(body, "stream_options", dict, "an object") or {}
-    wanted = _MODEL_REQUESTS[kind](body)
+    wanted = _MODEL_REQUESTS[kind](body, is_served)
     if is_served:
         _check_settings(wanted.settings)
     return ApiRequest(
@@ -154,15 +162,16 @@ def read_request(kind: Interface, data: bytes, *, is_served: bool = False) -> Ap
     )
 
 
-def _chat(body: Mapping[str, Any]) -> ModelRequest:
+def _chat(body: Mapping[str, Any], takes_images: bool) -> ModelRequest:
     messages = _of_type(body, "messages", list, "a list of messages")
     if not messages:
         raise Refusal("messages must hold at least one message; send the conversation", "messages")
     tools = _tools(body.get("tools", []))
-    return ModelRequest(messages=messages_of(messages), tools=tools, reads_calls=_reads_calls(body), **_common(body))
+    plain = messages_of(messages, takes_images=takes_images)
+    return ModelRequest(messages=plain, tools=tools, reads_calls=_reads_calls(body), **_common(body))
 
 
-def _text(body: Mapping[str, Any]) -> ModelRequest:
+def _text(body: Mapping[str, Any], takes_images: bool) -> ModelRequest:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
@@ -171,7 +180,7 @@ def _text(body: Mapping[str, Any]) -> ModelRequest:
     return ModelRequest(text=prompt, **_common(body))
 
 
-def _responses(body: Mapping[str, Any]) -> ModelRequest:
+def _responses(body: Mapping[str, Any], takes_images: bool) -> ModelRequest:
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -188,7 +197,8 @@ def _responses(body: Mapping[str, Any]) -> ModelRequest:
         for tool in _of_type(body, "tools", list, "a list of tools") or []
     ]
     tools = _tools(schemas)
-    return ModelRequest(messages=messages_of(messages), tools=tools, reads_calls=_reads_calls(body), **_common(body))
+    plain = messages_of(messages, takes_images=takes_images)
+    return ModelRequest(messages=plain, tools=tools, reads_calls=_reads_calls(body), **_common(body))
 
 
 def _add_item(messages: list[dict[str, Any]], item: Any, where: str) -> None:
@@ -210,16 +220,17 @@ def _add_item(messages: list[dict[str, Any]], item: Any, where: str) -> None:
         raise Refusal(f"{where} must be a message or a function's call or output, got {shown(item)}", where)
 
 
-_MODEL_REQUESTS: Mapping[Interface, Callable[[Mapping[str, Any]], ModelRequest]] = {
+_MODEL_REQUESTS: Mapping[Interface, Callable[[Mapping[str, Any], bool], ModelRequest]] = {
     "chat": _chat,
     "text": _text,
     "responses": _responses,
 }
 
 
-def messages_of(messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+def messages_of(messages: Sequence[Any], *, takes_images: bool = False) -> tuple[dict[str, Any], ...]:
     """Return messages in the one form in which they are compared and rendered; raises Refusal.
 
+    `takes_images`: content of the user's messages may have parts of images as data URIs, and is then a list of parts.
     Content is text, arguments are objects, an id is made of a call's index in its turn, what says nothing is left out.
     """
     plain, call_indices = list[dict[str, Any]](), dict[str | None, int]()
@@ -230,7 +241,8 @@ def messages_of(messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         if role not in ROLES:
             allowed = ", ".join(ROLES)
             raise Refusal(f"{where} must be an object with a role among {allowed}, got {shown(message)}", where)
-        content, calls = _content_and_calls(message, where, is_turn=role == "assistant")
+        has_images = takes_images and role == "user"
+        content, calls = _content_and_calls(message, where, is_turn=role == "assistant", has_images=has_images)
         plain.append({"role": "system" if role == "developer" else role, "content": content})
         if role == "tool":
             if not isinstance(of_call := message.get("tool_call_id"), str | None):
@@ -254,11 +266,24 @@ def messages_of(messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     return tuple(plain)
 
 
-def _content_and_calls(message: Mapping[str, Any], where: str, *, is_turn: bool) -> tuple[str, list[dict[str, Any]]]:
+def _content_and_calls(
+    message: Mapping[str, Any], where: str, *, is_turn: bool, has_images: bool
+) -> tuple[str | list[dict[str, object]], list[dict[str, Any]]]:
+    read, content = content_parts if has_images else content_text, message.get("content")
     try:
-        return content_text(message.get("content"), may_be_none=is_turn), calls_in(message) if is_turn else []
+        parts, calls = read(content, may_be_none=is_turn), calls_in(message) if is_turn else []
     except MessageError as error:
         raise Refusal(f"{where}.{error}", f"{where}.{error.part}") from error
+    for index, part in enumerate(parts if isinstance(parts, list) else ()):
+        if part["type"] == "image":
+            image = part.get("image")
+            image = image.get("url") if isinstance(image, Mapping) else image
+            if not isinstance(image, str) or not image.startswith("data:image/"):
+                place = f"{where}.content[{index}]"
+                problem = f"{place} must hold an image as a data URI (data:image/png;base64,...), got {shown(image)}"
+                raise Refusal(f"{problem}; nothing is fetched here, so send the image itself", place)
+            part["image"] = image
+    return parts, calls
 
 
 def _tools(schemas: Any) -> tuple[dict[str, Any], ...]:

@@ -14,6 +14,7 @@ from http import HTTPStatus
 
 from typing_extensions import override
 
+from paceline.data.pictures import Picture
 from paceline.engines import Request, RequestStream, Sampled, Sampling, TrainedEngine
 from paceline.errors import DataError, EngineError, PacelineError, first_line
 from paceline.openai_api.requests import Refusal
@@ -45,12 +46,13 @@ class Generation:
         *,
         at_once: bool,
         on_sampled: Callable[[Sequence[Sampled] | Refusal], None],
+        pictures: tuple[Picture, ...] = (),
     ) -> None:
         """`on_sampled` gets what is sampled, or why there will be no more, in the thread that sends.
 
         `at_once`: it is called for each token; else only once all completions have ended.
         """
-        self.request, self.sampling = request, sampling
+        self.request, self.sampling, self.pictures = request, sampling, pictures
         self.is_given_up = False
         """True if nobody wants any more of it."""
         self._at_once, self._on_sampled = at_once, on_sampled

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, cast
 
 from paceline.base_directory import hold_base
 from paceline.config.reading import option_name
+from paceline.config.rules import check_unused
 from paceline.config.sampling import EnvironmentConfig
 from paceline.config.sections import Config
 from paceline.engines.vllm.window import check_vllm
@@ -64,15 +65,26 @@ def load(
         from paceline.chat.escaping import ChatTokenizer
         from paceline.chat.turns import TurnTokens
         from paceline.models.loading import load_model
+        from paceline.models.places import model_place
         from paceline.models.pretrained import end_token_ids, load_tokenizer
+        from paceline.models.vision.placeholders import read_placeholders, reads_images
         from paceline.serving.generations import Generations
+        from paceline.serving.images import ImagePrompts
         from paceline.serving.model import PromptReader, ServedModel
         from paceline.training.assembly import longest_sequence, make_engine
         from paceline.training.records import engine_sentences, of_machine
         from paceline.training.setup.samplers import sampling_of
 
     tokenizer = load_tokenizer(config.model)
-    policy = load_model(config.model)
+    images = None
+    whole = replace(config.model, model=model_place(config.model.model).base)
+    if reads_images(whole):
+        placeholders = read_placeholders(whole, config.vision, tokenizer)
+        images = ImagePrompts(placeholders=placeholders, most=config.vision.max_images_per_prompt)
+    else:
+        names = [field.name for field in fields(config.vision)]
+        check_unused(config.vision, names, without="a model that reads images", why="this one reads text alone")
+    policy = load_model(config.model, vision=config.vision, pictures=None if images is None else images.images)
     engine = make_engine(config, policy, tokenizer, for_training=False)
     ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
     tokens, problem = None, ""
@@ -94,5 +106,5 @@ def load(
         length=length,
         vocabulary=cast(Tensor, policy.model.get_input_embeddings().weight).shape[0],
         generations=Generations(config.engine.concurrent_sequences),
-        prompts=PromptReader(tokenizer, tokens, problem=problem, length=length),
+        prompts=PromptReader(tokenizer, tokens, problem=problem, length=length, images=images),
     )

@@ -19,11 +19,13 @@ from transformers import PreTrainedTokenizerBase
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.requests import ModelRequest, requested_context
 from paceline.chat.turns import TurnTokens, plain_prompt
+from paceline.data.pictures import Picture
 from paceline.engines import Request, Sampling, TrainedEngine, sample_key
 from paceline.errors import ConfigError, ModelError
 from paceline.openai_api.requests import ApiRequest, Refusal
 from paceline.serving.choices import Choice, OnParts, RunningResponse, TextReader
 from paceline.serving.generations import Generation, Generations
+from paceline.serving.images import ImagePrompts, ServedPrompt, image_parts
 
 DRAWN_BY = ("temperature", "top_p", "top_k", "min_p")
 """Settings of a request that say how its tokens are drawn."""
@@ -37,26 +39,38 @@ class PromptReader:
     """Makes prompts for any number of threads."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, tokens: TurnTokens | None, *, problem: str, length: int
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        tokens: TurnTokens | None,
+        *,
+        problem: str,
+        length: int,
+        images: ImagePrompts | None = None,
     ) -> None:
         """`tokens`: None where the model can hold no conversation, and `problem` says why; `length` is the number of
-        tokens of a prompt and its completion, at most."""
+        tokens of a prompt and its completion, at most; `images`: None where the model reads text alone."""
         self._tokenizer, self._tokens, self._problem, self._length = tokenizer, tokens, problem, length
+        self._images = images
         self._most_characters = length * max(map(len, tokenizer.get_vocab()), default=1)
         self._rendering, self._proving = threading.Lock(), threading.Lock()
         """Held while a prompt is made, as what renders it keeps what it has rendered; and while the template is tried
         with new tools, which takes longer, so that other requests do not wait."""
 
-    def read(self, request: ModelRequest) -> tuple[tuple[int, ...], TurnTokens | None]:
-        """Return the tokens of a prompt, and what reads its completion; raises Refusal."""
-        tools = json.dumps(request.tools) if request.tools else ""
+    def read(self, request: ModelRequest) -> tuple[ServedPrompt, TurnTokens | None]:
+        """Return a prompt, and what reads its completion; raises Refusal."""
+        tools, pictures = json.dumps(request.tools) if request.tools else "", tuple[Picture, ...]()
+        if image_parts(request.messages):
+            if self._images is None:
+                raise Refusal("the messages hold images, and the model reads text alone; send text", "messages")
+            messages, pictures = self._images.read(request.messages)
+            request = replace(request, messages=messages)
         characters = len(request.text or "") + len(tools) + _characters(request.messages)
         if len(request.messages) > self._length or characters > self._most_characters:
             problem = f"the prompt is longer than the {self._length} tokens that there is room for"
             raise Refusal(f"{problem}; send a shorter one", "messages", code="context_length_exceeded")
         if request.text is not None:
             with self._rendering:
-                return plain_prompt(cast(ChatTokenizer, self._tokenizer), request.text), None
+                return ServedPrompt(ids=plain_prompt(cast(ChatTokenizer, self._tokenizer), request.text)), None
         if self._tokens is None:
             raise Refusal(f"{self._problem}; ask /v1/completions", "messages")
         if tools:
@@ -65,7 +79,11 @@ class PromptReader:
             with self._proving if tools else nullcontext():
                 tokens = self._tokens.with_tools(request.tools)
             with self._rendering:
-                return requested_context(request, tokens).ids, tokens
+                if not pictures:
+                    return ServedPrompt(ids=requested_context(request, tokens).ids), tokens
+                assert self._images is not None  # they have read the pictures
+                text = tokens.text([tokens.plain.read_message(message)[0] for message in request.messages])
+                return self._images.prompt(text, pictures, tokens.plain.encode), tokens
         except (ConfigError, ModelError) as error:
             raise Refusal(str(error), "messages") from error
 
@@ -126,7 +144,8 @@ class ServedModel:
         `on_parts` is called for each token where the request is for a stream.
         """
         wanted, settings = request.wanted, request.wanted.settings
-        ids, tokens = self.prompts.read(wanted)
+        prompt, tokens = self.prompts.read(wanted)
+        ids = prompt.ids
         if max(ids, default=0) >= self.vocabulary:
             problem = f"the tokenizer has token {max(ids)}, and the model weights for {self.vocabulary}"
             remedy = "put the model's own tokenizer beside it"
@@ -144,12 +163,14 @@ class ServedModel:
         response.generation = Generation(
             Request(
                 prompt_ids=ids,
+                media=prompt.media,
                 keys=tuple(sample_key(seed, "serve", "", 0, sample) for sample in range(request.choices)),
                 limits=(limit,) * request.choices,
             ),
             self._sampling_of(settings),
             at_once=request.stream or bool(stop),
             on_sampled=response.add,
+            pictures=prompt.pictures,
         )
         self.generations.add(response.generation)
         return response

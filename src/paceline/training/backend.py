@@ -77,6 +77,10 @@ class Backend(Protocol):
         """Return sentences for the user on what happened since the last call."""
         return []
 
+    def image_clock(self) -> dict[str, float]:
+        """Return what images took since the last call, by the names of a step's clock; nothing without images."""
+        return {}
+
     def predict(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
         """Predict the seconds of steps from their clocks and the order of the work; None if nothing overlaps."""
         return None
@@ -97,6 +101,7 @@ class OneProcess(Backend):
     task_sampler: TaskSampler
     sentences: tuple[str, ...] = ()
     _journal: Journal = field(init=False)
+    _image_counts: dict[str, float] = field(default_factory=dict, init=False)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint in a backend that was built without it."""
@@ -143,6 +148,16 @@ class OneProcess(Backend):
     @override
     def footprint(self) -> Footprint:
         return self.trainer.footprint()
+
+    @override
+    def image_clock(self) -> dict[str, float]:
+        vision, before = self.trainer.policy.vision, self._image_counts
+        if vision is None:
+            return {}
+        self._image_counts = dict(vision.counts)
+        taken = {name: number - before.get(name, 0) for name, number in vision.counts.items()}
+        asked = taken["encoded"] + taken["reused"]
+        return {"vision": taken["seconds"], "image_reuse": taken["reused"] / asked if asked else 0.0}
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what an update would find in these groups, without an update."""

@@ -235,6 +235,7 @@ def record_step(
         "alarms": [],
         "clock": {
             **step_clock(batch, weights=transfer.seconds, produce=batch.seconds, total=total, **clock.seconds),
+            **run.backend.image_clock(),
             "time": time.time(),
         },
     }

@@ -29,6 +29,7 @@ from paceline.models.parallel.pieces import piece_of, saved_tensors, written_her
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import frozen_copy, load_policy, load_reference, measure_by_twin
+from paceline.models.text_part import has_vision
 from paceline.objective.schedule import learning_rate, warmup_updates
 from paceline.runtime.devices import free_memory
 from paceline.training.assembly import fix_lengths
@@ -382,7 +383,14 @@ def export_saved(config: Config, saved: Path, tokenizer: PreTrainedTokenizerBase
     Raises:
         ModelError: the weights cannot be read, or are an adapter that cannot be merged.
     """
-    loaded = load_model(replace(config.model, device="cpu"), config.lora, checkpoint=saved, seed=config.loop.seed)
+    loaded = load_model(
+        replace(config.model, device="cpu"),
+        config.lora,
+        checkpoint=saved,
+        seed=config.loop.seed,
+        pictures=PictureStore() if has_vision(saved) else None,
+        vision=config.vision,
+    )
     export_model(loaded, tokenizer, folder, merge=config.lora.merge_lora, dtype=final_dtype(config))
 
 

@@ -6,7 +6,9 @@ import io
 import struct
 import subprocess
 import sys
+import threading
 import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from PIL import Image
@@ -170,6 +172,37 @@ def test_what_is_no_image_is_refused_in_one_sentence(value, sentence, tmp_path):
     with pytest.raises(DataError) as refused:
         PictureStore().add(value, tmp_path)
     assert sentence in str(refused.value)
+
+
+class Images(BaseHTTPRequestHandler):
+    """A server of one image, with a redirect to it and a page that is none."""
+
+    def do_GET(self):
+        found = self.path == "/two.png"
+        self.send_response(200 if found else 302 if self.path == "/moved" else 404)
+        if self.path == "/moved":
+            self.send_header("Location", "/two.png")
+        self.end_headers()
+        self.wfile.write(encoded(two_colours()) if found else b"")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_an_image_is_fetched_only_where_it_is_allowed():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Images) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        store = PictureStore(image_urls=True)
+        expected = PictureStore().add(two_colours())
+        assert store.add(f"{address}/two.png") == store.add({"url": f"{address}/moved"}) == expected
+        with pytest.raises(DataError, match=r"cannot be fetched from http://127.0.0.1:\d+/gone \(status 404\)"):
+            store.add(f"{address}/gone")
+        with pytest.raises(DataError, match="nothing is fetched from the network"):
+            PictureStore().add(f"{address}/two.png")
+        server.shutdown()
+    with pytest.raises(DataError, match=r"cannot be fetched from http://127.0.0.1:\d+/gone \(.*; download it first"):
+        store.add(f"{address}/gone")
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):

@@ -18,6 +18,7 @@ from paceline.data.formats import screen
 from paceline.data.pictures import PictureStore
 from paceline.data.row_images import ImageInput, has_images
 from paceline.data.rows import Row, digest_of
+from paceline.data.sources import load_rows
 from paceline.data.tasks import build_tasks
 from paceline.errors import DataError
 from paceline.types import Media
@@ -353,6 +354,21 @@ def test_a_text_of_a_table_may_list_paths(tokenizer, tmp_path):
     assert [has_images(row) for row in read] == [True, True, False]
     built = build_tasks(read, tokenizer, DataConfig(dataset="rows.csv"), system=None, images=reading())
     assert [len(task.media) for task in built.tasks] == [2, 1, 0]
+
+
+def test_tables_of_images_are_read_as_files(tokenizer, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    many = [{"question": "a", "images": [RED, BLUE]}, {"question": "b", "images": [BLUE]}]
+    features = datasets.Features({"question": datasets.Value("string"), "images": datasets.List(datasets.Image())})
+    datasets.Dataset.from_list(many, features=features).save_to_disk(str(tmp_path / "many"))
+    single = datasets.Dataset.from_list([{"question": "c", "image": RED}])
+    single.cast_column("image", datasets.Image()).to_parquet(str(tmp_path / "single.parquet"))
+    read = [*load_rows(str(tmp_path / "many"), split="train", size=None, seed=0)]
+    read += load_rows(str(tmp_path / "single.parquet"), split="train", size=None, seed=0)
+    assert {type(image["bytes"]) for row in read[:2] for image in row.columns["images"]} == {bytes}
+    built = build_tasks(read, tokenizer, DataConfig(dataset="many"), system=None, images=reading())
+    red, blue = hash_of(RED), hash_of(BLUE)
+    assert [[media.sha256 for media in task.media] for task in built.tasks] == [[red, blue], [blue], [red]]
 
 
 DIGEST = """

@@ -6,7 +6,7 @@ import sys
 import pytest
 from transformers.models.mixtral.modeling_mixtral import MixtralForCausalLM
 
-from paceline.engines.local.weights import linear_paths, planned_layers, unsupported_reason
+from paceline.engines.local.weights import architecture_of, linear_paths, planned_layers, unsupported_reason
 from paceline.models import families
 from paceline.models.families import FAMILIES, layer_plans
 from paceline.models.families.layer_plan import FULL, WINDOW, Family, LayerParts
@@ -15,6 +15,7 @@ from paceline.models.head import decoder_of
 from paceline.training.plan.shape import model_shape
 from tests.support.families import FAMILIES as ALL
 from tests.support.families import family, make_config, make_model
+from tests.support.seeing import SEEING, seeing_model
 
 DENSE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 
@@ -23,10 +24,14 @@ DENSE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 def test_a_familys_plan_names_the_modules_of_its_layers(model_type):
     # of the table's rows: a text part's name ends so
     types = (model_type, f"{model_type}_text")
-    model = make_model(next(row for row in ALL if row.model_type in types))
-    plans, known = layer_plans(model.config), next(known for known in FAMILIES if known.model_type == model_type)
+    if model_type in SEEING:
+        model = seeing_model(model_type)
+    else:
+        model = make_model(next(row for row in ALL if row.model_type in types))
+    plans = layer_plans(model.config.get_text_config())
+    known = next(known for known in FAMILIES if known.model_type == model_type)
     assert all(plan.family == known for plan in plans)
-    assert known.architecture == type(model).__name__
+    assert known.architecture == architecture_of(model)
     for layer, plan in zip(decoder_of(model).layers, plans, strict=True):
         assert type(layer).__module__.endswith(f".modeling_{model_type}")
         parts, modules = plan.parts, dict(layer.named_modules())

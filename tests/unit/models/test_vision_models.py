@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
+from paceline.config.building import build_config
 from paceline.config.sections import ModelConfig
 from paceline.config.vision import VisionConfig
 from paceline.errors import ModelError
@@ -19,6 +20,7 @@ from paceline.models.pretrained import load_tokenizer
 from paceline.models.vision.placeholders import read_placeholders
 from paceline.models.vision.tower import Vision
 from paceline.objective.micro_batches import one_turn, pack
+from paceline.training.trainer import export_saved
 from tests.support.seeing import SEEING, HeldPictures, picture, prompt_with, seeing_tokenizer, write_seeing_model
 
 KINDS = sorted(SEEING)
@@ -166,6 +168,22 @@ def test_a_chat_template_that_stands_apart_is_read(tmp_path):
     (source / "chat_template.jinja").unlink()
     (source / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
     assert load_tokenizer(ModelConfig(model=str(source))).chat_template == "{{ messages[0]['content'] }}"
+
+
+@pytest.mark.parametrize("kind", ["idefics3", "qwen2_5_vl"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_saved_weights_of_a_model_that_reads_images_are_exported_whole(kind, rank, directories, tmp_path):
+    named = {"model": str(directories[kind]), "device": "cpu", "dtype": "float32", "dataset": "arithmetic"}
+    config = build_config({**named, "lora_rank": rank, "merge_lora": rank > 0, "reward_funcs": "math"})
+    loaded = load_model(config.model, config.lora, pictures=PICTURES)
+    (tmp_path / "saved").mkdir()
+    loaded.weights_writer().write(tmp_path / "saved")
+    export_saved(config, tmp_path / "saved", seeing_tokenizer(kind), tmp_path / "final")
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path / "final")
+    ids = torch.tensor([[7, 8, 9, 10]])
+    with torch.no_grad():
+        assert torch.equal(again(input_ids=ids).logits, loaded.model(input_ids=ids).logits)
+    assert (tmp_path / "final" / "preprocessor_config.json").is_file()
 
 
 class Forgetful(Vision):

@@ -5,6 +5,8 @@ import torch
 from transformers import AutoConfig, Gemma3Processor, Idefics3Processor, LlavaProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from paceline.config.sections import ModelConfig
 from paceline.config.vision import VisionConfig
@@ -197,3 +199,11 @@ def test_a_second_image_starts_where_the_text_before_it_ends():
     found, following = positions([(3, 4, 6), (12, 4, 4)], 18)
     assert found[:, 12:].tolist() == [[9, 9, 9, 9, 11, 12], [9, 9, 10, 10, 11, 12], [9, 10, 9, 10, 11, 12]]
     assert following == 18 - 5
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_text_of_an_image_is_what_smolvlm_writes(size):
+    processor = SmolVLMImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    placeholders = placeholders_of(seeing_model("smolvlm").config, processor, seeing_tokenizer("smolvlm"))
+    marks = ("<fake_token_around_image>", "<image>", "<global-img>")
+    assert placeholders.text(*size) == get_image_prompt_string(*idefics_tiles(processor, *size), 4, *marks)

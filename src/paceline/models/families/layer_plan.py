@@ -85,6 +85,8 @@ class Family:
     """Name in config.json, and of the module `modeling_<model_type>`."""
     prefix: str
     """Prefix of the module's classes."""
+    module_prefix: str = ""
+    """Prefix of the classes of layers and their parts; empty: the same."""
     parts: Mapping[str, LayerParts] = field(default_factory=lambda: {FULL: LayerParts()})
     """Parts of each kind of layer that the kernels compute; a layer of another kind takes the model's own pass."""
     norm_offset: float = 0.0
@@ -105,7 +107,7 @@ class Family:
         """Return whether `module` is this part of a layer, such as "MLP", by its exact class: a subclass is not."""
         kind = type(module)
         is_ours = kind.__module__ == f"transformers.models.{self.model_type}.modeling_{self.model_type}"
-        return is_ours and kind.__name__ == self.prefix + part
+        return is_ours and kind.__name__ == (self.module_prefix or self.prefix) + part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,7 @@ FAMILIES = (
     Family(model_type="qwen2_vl", prefix="Qwen2VL", parts={FULL: _LLAMA, WINDOW: _LLAMA}),
     Family(model_type="qwen2_5_vl", prefix="Qwen2_5_VL", parts={FULL: _LLAMA, WINDOW: _LLAMA}),
     Family(model_type="qwen3", prefix="Qwen3", parts={FULL: _HEAD_NORMS, WINDOW: _HEAD_NORMS}),
-    Family(model_type="qwen3_vl", prefix="Qwen3VL", parts={FULL: _HEAD_NORMS}),
+    Family(model_type="qwen3_vl", prefix="Qwen3VL", module_prefix="Qwen3VLText", parts={FULL: _HEAD_NORMS}),
     Family(model_type="qwen3_moe", prefix="Qwen3Moe", parts={FULL: replace(_HEAD_NORMS, experts="mlp")}),
     Family(model_type="smollm3", prefix="SmolLM3", parts={FULL: _SOME_ROTATED, WINDOW: _SOME_ROTATED}),
     Family(

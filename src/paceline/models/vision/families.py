@@ -183,7 +183,8 @@ def _onevision_text(reading: Reading, width: int, height: int) -> str:
         side=side,
         most=int(aspect.removeprefix("anyres_max_")),
     )
-    return reading.image_token * (side**2 + rows * (columns + 1))  # the whole image, then rows that end in a newline
+    count: int = side**2 + rows * (columns + 1)  # the whole image, then rows that end in a newline
+    return reading.image_token * count
 
 
 def _areas(size: Mapping[str, int]) -> tuple[int, int]:

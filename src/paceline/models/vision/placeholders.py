@@ -86,6 +86,15 @@ def placeholders_of(
     )
 
 
+def reads_images(config: ModelConfig) -> bool:
+    """Return True for a model of a known family that reads images, with its image settings beside it."""
+    try:
+        read_image_processor(config, VisionConfig())
+    except ModelError:
+        return False
+    return True
+
+
 def read_vision_config(config: ModelConfig) -> PretrainedConfig:
     """Read the configuration of a whole model that reads images; ModelError if it reads none."""
     try:

@@ -10,6 +10,7 @@ M tokens, A axes of positions, F features of all images, H width of the language
 
 import importlib
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,8 +125,9 @@ class Vision:
         self.model, self.pictures, self.processor = model, pictures, processor
         self.compute_dtype, self.source, self.cache_bytes = compute_dtype, source, cache_bytes
         self.family: VisionFamily = known_family(model.config, "the model")
-        self.counts = {"encoded": 0, "reused": 0}
-        """Images that were encoded, and those whose features were there already."""
+        self.counts: dict[str, float] = {"encoded": 0, "reused": 0, "seconds": 0.0}
+        """Images that were encoded, those whose features were there already, and how long encoding took; on a GPU,
+        which goes on by itself, only how long it took to begin it."""
         self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
         self._grids: dict[str, Tensor] = {}
 
@@ -179,9 +181,11 @@ class Vision:
                 self.counts["reused"] += 1
                 found[sha256] = self._kept[sha256]
                 continue
+            started = time.perf_counter()
             with torch.set_grad_enabled(has_graph), self._precision():
                 found[sha256] = self._encoded(sha256)
             self.counts["encoded"] += 1
+            self.counts["seconds"] += time.perf_counter() - started
             if not has_graph:
                 self._keep(sha256, found[sha256])
         return found

@@ -12,6 +12,7 @@ named_code.py   code that a run directory names: what may run, and what this use
 checks.py       the cheap stage: files, names and rows
 inputs.py       objects beside the options, and what setup makes of both: tokenizer, functions, tasks, evaluators, plan
 preparation.py  tokenizer, tasks, self-test, held-out tasks, steps, one after the other
+images.py       how images of prompts are read, and what is refused with them or without
 held_out.py     held-out tasks and their evaluators
 samplers.py     the sampler around an engine
 """
