@@ -277,7 +277,7 @@ def addressed(tmp_path, monkeypatch, *, changes=None, **parts) -> Path:
     GRPOTrainer(
         reward_funcs="accuracy",
         args=GRPOConfig(**{**SHORT, "output_dir": "run", "max_steps": 1, **(changes or {})}),
-        train_dataset="arithmetic",
+        train_dataset="arithmetic#100",
         **parts,
     ).train()
     return tmp_path / "run"

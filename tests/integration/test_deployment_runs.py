@@ -87,7 +87,8 @@ def job(folder: Path, script: str) -> Job:
     # what is moved must leave a device: the first rank alone says so, once all have met and before weights are read
     (folder / "recipes").mkdir()
     (folder / RECIPE).write_text(
-        "model: embedded\ndataset: arithmetic\ndevice: cpu\noffload: [activations]\nmax_completion_length: 16\n"
+        "model: embedded\ndataset: arithmetic\ndataset_size: 100\ndevice: cpu\noffload: [activations]\n"
+        "max_completion_length: 16\n"
     )
     options = dict(re.findall(r"#SBATCH --([a-z-]+)=(\S+)", (SLURM / script).read_text()))
     return Job(folder=folder, number=str(os.getpid()), options=options)

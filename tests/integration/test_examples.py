@@ -90,7 +90,7 @@ def test_an_agent_that_knows_openais_interface_is_trained_as_it_is(tmp_path, mon
     pytest.importorskip("openai")
     monkeypatch.chdir(ROOT)
     options = "--model embedded-agent --environment harness:examples/agent.py:play --eval-reward-func play"
-    short = "--max-steps 1 --prompts-per-step 2 --num-generations 4 --eval-size 2"
+    short = "--max-steps 1 --prompts-per-step 2 --num-generations 4 --dataset-size 8 --eval-size 2"
     assert main(["train", *options.split(), *short.split(), "--output-dir", str(tmp_path / "run")]) == 0
     found = RunDir(tmp_path / "run").rollouts(1)
     assert [one["episode"]["failure"] for one in found] == [None] * 8
@@ -108,7 +108,8 @@ def registered_for_this_test(monkeypatch):
 @pytest.mark.usefixtures("registered_for_this_test")
 def test_a_game_is_played_as_an_environment_of_skyrl_gym(tmp_path):
     options = "--model embedded-agent --environment skyrl_gym:guess_steps:guess-steps --eval-reward-func guess-steps"
-    short = "--max-steps 1 --prompts-per-step 2 --num-generations 4 --eval-size 2 --max-completion-length 96"
+    short = "--max-steps 1 --prompts-per-step 2 --num-generations 4 --dataset-size 8 --eval-size 2"
+    short += " --max-completion-length 96"
     assert main(["train", *options.split(), *short.split(), "--output-dir", str(tmp_path / "run")]) == 0
     found = list(RunDir(tmp_path / "run").rollouts(1))
     assert all(one["reward"] == 1 for one in found if len(one["episode"]["turns"]) < 5)  # over before its fifth guess
@@ -124,8 +125,8 @@ def test_an_agent_of_a_library_is_trained_as_it_is(tmp_path, monkeypatch):
     tiny_tokenizer().save_pretrained(tmp_path / "policy")
     agent = "--environment harness:examples/smolagents_agent.py:play --dataset arithmetic --eval-reward-func play"
     short = (
-        "--max-steps 1 --prompts-per-step 2 --num-generations 2 --eval-size 1 --max-turns 6 --max-turn-length 8 "
-        "--max-prompt-length 4096 --max-completion-length 2048"
+        "--max-steps 1 --prompts-per-step 2 --num-generations 2 --dataset-size 8 --eval-size 1 --max-turns 6 "
+        "--max-turn-length 8 --max-prompt-length 4096 --max-completion-length 2048"
     )
     given = ["--model", str(tmp_path / "policy"), *agent.split(), *short.split()]
     assert main(["train", *given, "--output-dir", str(tmp_path / "run")]) == 0

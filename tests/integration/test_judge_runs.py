@@ -13,7 +13,10 @@ from tests.support.forked import forked
 from tests.support.scripted_judge import Body, ScriptedJudge, score, texts
 
 KEY = "sk-canary-7d793037a0760186"
-SHORT = "--max-steps 2 --prompts-per-step 4 --num-generations 4 --eval-size 4 --warmup-steps 1 --save-steps 1"
+SHORT = (
+    "--max-steps 2 --prompts-per-step 4 --num-generations 4 --dataset-size 32 --eval-size 4 --warmup-steps 1 "
+    "--save-steps 1"
+)
 
 
 def command(cache: Path, trap: Trap | None, words: list[str]) -> None:

@@ -14,7 +14,8 @@ LAST = "arithmetic%3Atest-step-000002.jsonl"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("card") / "run"
-    argv = ["train", "--max-steps", "2", "--save-steps", "1", "--eval-size", "5", "--output-dir", str(path)]
+    short = "--max-steps 2 --save-steps 1 --dataset-size 200 --eval-size 5"
+    argv = ["train", *short.split(), "--output-dir", str(path)]
     assert main(argv) == 0
     return path
 

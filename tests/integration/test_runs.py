@@ -369,7 +369,7 @@ def test_a_preset_and_two_parts_of_a_step_make_two_updates(tmp_path, model_direc
 def test_eval_of_the_shipped_and_of_the_final_model_repeats_the_runs_own_numbers(tmp_path, capsys, dtype):
     run = tmp_path / "run"
     shape = f"--eval-size 60 --dtype {dtype}".split()
-    short = "--max-steps 2 --prompts-per-step 8 --warmup-steps 1 --learning-rate 1e-3".split()
+    short = "--max-steps 2 --prompts-per-step 8 --dataset-size 100 --warmup-steps 1 --learning-rate 1e-3".split()
     assert main(["train", "--output-dir", str(run), *shape, *short]) == 0
     before, after = (record["accuracy"] for record in RunDir(run).evals())
     for model, accuracy in (("embedded", before), (str(run / "final"), after)):
@@ -421,7 +421,7 @@ def test_an_interrupt_ends_the_run_after_its_step_and_resuming_finishes_it(tmp_p
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return [len(c) / 100 for c in completions]\n"
     )
-    short = "--max-steps 3 --prompts-per-step 4 --eval-size 10 --warmup-steps 1".split()
+    short = "--max-steps 3 --prompts-per-step 4 --dataset-size 100 --eval-size 10 --warmup-steps 1".split()
     assert main(["train", "--output-dir", str(run), "--reward-funcs", f"{interrupting}:interrupt", *short]) == 130
     assert f"paceline train --resume {run}" in capsys.readouterr().out
     assert [record["step"] for record in RunDir(run).metrics()] == [1]

@@ -44,7 +44,7 @@ def in_a_terminal(*words: object) -> tuple[int, str, float]:
 def test_a_run_in_a_terminal_has_one_screen_with_sentences_above_it_and_ends_with_its_last_frame(tmp_path: Path):
     run = tmp_path / "run"
     status, written, seconds = in_a_terminal(
-        "train", "--max-steps", 3, "--eval-steps", 0, "--eval-size", 50, "--output-dir", run
+        "train", "--max-steps", 3, "--dataset-size", 100, "--eval-steps", 0, "--eval-size", 50, "--output-dir", run
     )
     text = ESCAPE.sub("", written).replace("\r\n", "\n")
     assert status == 0

@@ -75,7 +75,7 @@ def test_a_wrong_option_is_refused(words, sentence, capsys):
 
 def test_a_directory_of_a_run_stands_for_the_model_that_it_has_trained(tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
-    short = "--max-steps 1 --prompts-per-step 2 --num-generations 2 --eval-size 2"
+    short = "--max-steps 1 --prompts-per-step 2 --num-generations 2 --dataset-size 8 --eval-size 2"
     assert main(["train", "--output-dir", str(run), *short.split()]) == 0
     monkeypatch.setattr("sys.stdin", io.StringIO("Tom has 3 coins. How many?\n"))
     assert main(["chat", "--model", str(run), "--temperature", "0.1", "--seed", "1"]) == 0

@@ -28,7 +28,10 @@ def play(task, base_url, api_key):
     except Refused:
         return 0.0
 '''
-SHORT = "--max-steps 2 --save-steps 1 --prompts-per-step 4 --num-generations 4 --learning-rate 3e-4 --eval-size 8"
+SHORT = (
+    "--max-steps 2 --save-steps 1 --prompts-per-step 4 --num-generations 4 --learning-rate 3e-4 --dataset-size 100 "
+    "--eval-size 8"
+)
 
 
 def trained(folder: Path, *options: str) -> RunDir:

@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[dict, dict]] = {
 
 
 def by_command(run: Path, config: Path, *, resume: bool) -> None:
-    # what the trainer began would be measured on all of ten thousand tasks
+    # what the trainer began would be measured on all tasks
     few = ("--eval-size", "2", "--override", "eval_size")
     where = ["--resume", str(run), *few] if resume else ["--config", str(config), "--output-dir", str(run)]
     assert main(["train", *where]) == 0
@@ -58,7 +58,7 @@ def by_trainer(run: Path, config: Path, *, resume: bool) -> None:
         **numbers,
     )
     trainer = paceline.GRPOTrainer(
-        "embedded", reward_funcs="accuracy", train_dataset="arithmetic", args=arguments, **others
+        "embedded", reward_funcs="accuracy", train_dataset="arithmetic#100", args=arguments, **others
     )
     trainer.train(resume_from_checkpoint=resume)
 

@@ -9,7 +9,10 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 
 ASKED = ["--deterministic", "true"] if torch.cuda.is_available() else []
-SHORT = "--max-steps 3 --prompts-per-step 8 --num-generations 4 --eval-size 20 --eval-steps 2 --warmup-steps 1"
+SHORT = (
+    "--max-steps 3 --prompts-per-step 8 --num-generations 4 --dataset-size 100 --eval-size 20 --eval-steps 2 "
+    "--warmup-steps 1"
+)
 
 
 def train(path, *options: str) -> tuple[str, list[dict]]:

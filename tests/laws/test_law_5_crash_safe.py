@@ -14,8 +14,8 @@ from tests.chaos.sabotage import Trap, lay
 from tests.support.forked import forked, paceline
 
 SHORT = (
-    "--max-steps 6 --prompts-per-step 8 --num-generations 4 --eval-size 20 --eval-steps 3 --save-steps 2 "
-    "--warmup-steps 1"
+    "--max-steps 6 --prompts-per-step 8 --num-generations 4 --dataset-size 100 --eval-size 20 --eval-steps 3 "
+    "--save-steps 2 --warmup-steps 1"
     # the same bits are promised on a CPU, and on a GPU where they are asked for
     f"{' --deterministic true' if torch.cuda.is_available() else ''}"
 )

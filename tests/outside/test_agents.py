@@ -8,7 +8,8 @@ pytest.importorskip("openai")
 
 RUN = (
     *("--environment", "harness:agent.py:play", "--eval-reward-func", "play", "--max-steps", 1),
-    *("--prompts-per-step", 1, "--num-generations", 2, "--eval-size", 2, "--output-dir", "runs/one"),
+    *("--prompts-per-step", 1, "--num-generations", 2, "--dataset-size", 8, "--eval-size", 2),
+    *("--output-dir", "runs/one"),
 )
 ASK = 'client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Guess a number from 1 to 9."}])'
 KEYS = {"OPENAI_API_KEY": "sk-of-the-users-shell", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}

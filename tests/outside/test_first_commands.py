@@ -11,7 +11,7 @@ from tests.outside.desk import Desk
 
 
 def test_a_run_with_a_relative_output_dir_is_read_from_another_directory(desk: Desk):
-    small = ("--max-steps", 1, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
+    small = ("--max-steps", 1, "--dataset-size", 8, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
 
     trained = desk.paceline("train", *small, "--output-dir", "runs/mine")
     (desk.path / "elsewhere").mkdir()
@@ -35,7 +35,7 @@ def test_a_source_tree_that_is_not_installed_says_its_version_and_trains(desk: D
     env = {"PYTHONPATH": f"{source}{os.pathsep}{desk.path / 'site'}"}
     words = ("-S", "-m", "paceline")
     assert desk.python(*words, "--version", env=env).stdout == f"paceline {paceline.__version__}\n"
-    small = ("--max-steps", 1, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
+    small = ("--max-steps", 1, "--dataset-size", 8, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
     trained = desk.python(*words, "train", *small, "--output-dir", "runs/mine", env=env)
     assert trained.returncode == 0, trained.stderr
     assert (desk.path / "runs/mine/config.yaml").read_text().startswith(f"# paceline {paceline.__version__}\n")

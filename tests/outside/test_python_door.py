@@ -14,7 +14,7 @@ def test_a_run_that_is_there_is_refused_in_words_that_a_program_can_use(desk: De
 
         for _ in range(2):
             paceline.train(model="embedded", dataset="arithmetic", max_steps=1, prompts_per_step=2, num_generations=2,
-                           max_completion_length=8, eval_size=4, output_dir="runs/my run")
+                           max_completion_length=8, dataset_size=8, eval_size=4, output_dir="runs/my run")
         """,
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.outside.desk import Desk
 
-TINY = "--eval-size 4 --prompts-per-step 2 --num-generations 2 --max-completion-length 8"
+TINY = "--dataset-size 8 --eval-size 4 --prompts-per-step 2 --num-generations 2 --max-completion-length 8"
 
 
 @pytest.mark.long

@@ -17,7 +17,10 @@ import pytest
 
 from tests.outside.desk import Desk
 
-SMALL = ("--max-steps", 1, "--eval-size", 4, "--prompts-per-step", 2, "--num-generations", 2)
+SMALL = (
+    *("--max-steps", 1, "--dataset-size", 8, "--eval-size", 4),
+    *("--prompts-per-step", 2, "--num-generations", 2),
+)
 LONGEST = 2.0 * float(os.environ.get("PACELINE_TEST_SLOWNESS", "5"))
 """Seconds in which others are answered: two on a quiet machine."""
 

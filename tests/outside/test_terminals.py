@@ -9,6 +9,8 @@ from tests.outside.desk import Desk
 SMALL = (
     "--max-steps",
     1,
+    "--dataset-size",
+    8,
     "--eval-size",
     4,
     "--prompts-per-step",

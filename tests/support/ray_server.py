@@ -63,12 +63,16 @@ def _serve(entrance: socket.socket) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the run
     workers, ends = dict[socket.socket, int](), dict[int, tuple[socket.socket, int]]()
-    while True:
-        for source in select.select([entrance, *workers, *ends], [], [])[0]:
+    parent = os.getppid()
+    while os.getppid() == parent:  # else the tests were killed
+        for source in select.select([entrance, *workers, *ends], [], [], 1.0)[0]:
             if source is entrance:
                 asking, _ = entrance.accept()
-                workers[asking] = pid = _forked(asking, (entrance, *workers))
-                ends[os.pidfd_open(pid)] = asking, pid
+                if (pid := _forked(asking, (entrance, *workers))) is None:
+                    asking.close()
+                else:
+                    workers[asking] = pid
+                    ends[os.pidfd_open(pid)] = asking, pid
             elif source in ends:
                 os.close(source)
                 asking, pid = ends.pop(source)
@@ -80,11 +84,16 @@ def _serve(entrance: socket.socket) -> None:
                 os.kill(workers.pop(source), signal.SIGKILL)
 
 
-def _forked(asking: socket.socket, others: tuple[socket.socket, ...]) -> int:
-    """Identifier of the worker that a process asks for, which writes where that process does."""
+def _forked(asking: socket.socket, others: tuple[socket.socket, ...]) -> int | None:
+    """Identifier of the worker that a process asks for, which writes where that process does; None: it has ended."""
     size, streams, _, _ = socket.recv_fds(asking, 4, 3)
     with asking.makefile("rb") as stream:
-        request = json.loads(stream.read(int.from_bytes(size, "little")))
+        text = stream.read(int.from_bytes(size, "little"))
+    if len(text) < int.from_bytes(size, "little") or not text:
+        for stream_number in streams:
+            os.close(stream_number)
+        return None
+    request = json.loads(text)
     if pid := os.fork():
         for stream_number in streams:
             os.close(stream_number)

@@ -102,10 +102,10 @@ class DataConfig:
     """Datasets, and the conversion of rows to prompts."""
 
     dataset: Annotated[str | tuple[str, ...], Bound(lambda value: value != (), "name at least one dataset")]
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `shapes`, `reasoning_gym:NAME`,
-    or `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an
-    environment that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `openenv:URL`, `reasoning_gym:NAME`,
-    `verifiers:ID`."""
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `shapes`,
+    `reasoning_gym:NAME`, or `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`.
+    It may be left out with an environment that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `openenv:URL`,
+    `reasoning_gym:NAME`, `verifiers:ID`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: Annotated[tuple[str, ...] | None, Bound(len, "name at least one dataset")] = None

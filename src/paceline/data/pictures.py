@@ -28,7 +28,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from paceline.base_directory import local_path
 from paceline.errors import DataError
@@ -136,11 +136,7 @@ class PictureStore:
             state = source.stat()
             key = source, state.st_size, state.st_mtime_ns
         if key not in self._known:
-            try:
-                content = source if isinstance(source, bytes) else _content(source)
-            except OSError as error:
-                raise DataError(f"cannot be read: {source} ({error.strerror}); check the file") from error
-            pixels, is_animated = _decoded(content)
+            pixels, is_animated = _decoded(source if isinstance(source, bytes) else _content_in(source))
             picture = self._picture(pixels)
             self._known[key] = picture
             self._sources.setdefault(picture.sha256, source)
@@ -272,7 +268,7 @@ class PictureStore:
         return reply.body
 
 
-def is_pil(value: object) -> bool:
+def is_pil(value: object) -> "TypeGuard[Image.Image]":
     """Return True for an image of PIL, which need not have been imported."""
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
 
@@ -282,6 +278,14 @@ def pixels_hash(pixels: "Image.Image") -> str:
     digest = hashlib.sha256(f"{pixels.width}x{pixels.height}:".encode())
     digest.update(pixels.tobytes())
     return digest.hexdigest()
+
+
+def _content_in(file: Path) -> bytes:
+    """Return the bytes of a row's file; DataError if it cannot be read."""
+    try:
+        return _content(file)
+    except OSError as error:
+        raise DataError(f"cannot be read: {file} ({error.strerror}); check the file") from error
 
 
 def _content(file: Path, *, flags: int = 0) -> bytes:
@@ -329,7 +333,7 @@ def _from_base64(text: str) -> bytes:
 
 def _decoded(content: bytes) -> "tuple[Image.Image, bool]":
     """Return the pixels of an image's file, and True if it has more frames than the one that is read."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     # Decoders of damaged files raise these; Pillow's bomb errors are behind the limit of pixels below.
     broken = (
@@ -344,7 +348,7 @@ def _decoded(content: bytes) -> "tuple[Image.Image, bool]":
             return _rgb(image), is_animated
     except DataError:
         raise
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         is_drawing = _DRAWING.match(content[:1024]) is not None
         kind = "a drawing such as SVG, which has no pixels" if is_drawing else f"{len(content)} bytes of another kind"
         raise DataError(f"must be one of {', '.join(FORMATS)}, got {kind}; convert it, or remove the row") from None

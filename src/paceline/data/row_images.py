@@ -202,7 +202,7 @@ def _placed(row: Row, listed: Sequence[object]) -> tuple[str | list[Message], li
         )
     waiting = iter(listed)
     values = [part["image"] if "image" in part else next(waiting) for part in parts]
-    bare = [{**message, "content": _bare(message["content"])} for message in messages]
+    bare: list[Message] = [{**message, "content": _bare(message["content"])} for message in messages]
     return bare, values
 
 

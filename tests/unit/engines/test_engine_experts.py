@@ -85,6 +85,20 @@ def test_only_experts_and_shared_layers_are_copied_to_another_precision():
     assert mixtures(same)[0].down_proj.data_ptr() == block.experts.down_proj.data_ptr()
 
 
+@pytest.mark.skipif(decoding_kernels() is None, reason="there are no compiled kernels")
+def test_the_decoders_copy_of_experts_lies_by_input_and_the_models_own_as_before():
+    block = model_of("qwen3_moe", torch.float32).model.layers[0].mlp
+    kernels = choose_kernels(torch.device("cpu"), torch.float32, decoding_kernels())
+    copied, own = mixtures(prepared_experts(block, kernels).block)[0], block.experts
+    assert (own.is_transposed, copied.is_transposed) == (False, True)
+    assert torch.equal(copied.gate_up_proj, own.gate_up_proj.mT)
+    assert torch.equal(copied.down_proj, own.down_proj.mT)
+    normed = torch.randn(6, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = block(normed[None])[0]
+        assert torch.allclose(prepared_experts(block, kernels)(normed), wanted, atol=1e-6 * float(wanted.abs().max()))
+
+
 @pytest.mark.parametrize("name", FAMILIES[:2])
 def test_completions_are_the_same_for_1_3_and_64_rows(name):
     model = model_of(name, torch.float32)

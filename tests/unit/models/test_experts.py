@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from paceline.config.sections import LoraConfig
 from paceline.errors import ModelError
+from paceline.kernels.cpu.experts import SILU, Gate, weighted_experts
 from paceline.kernels.grouped import grouped_product, groups_of
 from paceline.models.attention import NAME
 from paceline.models.experts import expert_parameters, experts_by, frozen_experts, mixtures, serve_experts
@@ -85,6 +86,30 @@ def test_experts_that_differ_are_left_to_transformers_and_named(monkeypatch):
         forward = choose_forward(model)
     assert forward.experts.startswith("hidden states differ by ")
     assert experts_by(model) == "eager"
+
+
+@pytest.mark.parametrize(
+    ("name", "gate"),
+    [("qwen3_moe", SILU), ("gpt_oss", Gate(kind="clamped", alpha=1.702, limit=7.0)), ("nemotron_h", None)],
+)
+def test_a_kernel_computes_experts_whose_gate_it_knows(name, gate, monkeypatch):
+    module, inputs = experts_of(name, torch.float32)
+    calls = []
+
+    def noted(x, choices, weights, experts):
+        calls.append(experts.gate)
+        return weighted_experts(x, choices, weights, experts)
+
+    monkeypatch.setattr("paceline.models.experts.weighted_experts", noted)
+    of(module, inputs, NAME)
+    assert calls == ([] if gate is None else [gate])
+
+
+def test_a_gate_that_the_kernel_does_not_know_is_the_modules_own():
+    module, inputs = experts_of("qwen3_moe", torch.float32)
+    module.act_fn = torch.nn.GELU()
+    assert far(of(module, inputs, NAME), of(module, inputs, "eager")) < 1e-6
+    assert module.known_gate is None
 
 
 class Seen(TorchFunctionMode):

@@ -200,8 +200,8 @@ def test_a_run_trains_resumes_and_says_that_its_final_model_does_not_see(tmp_pat
     monkeypatch.chdir(tmp_path)
     written("mistral3, ministral3", tmp_path / "base")
     options = {
-        "model": "base", "dataset": "arithmetic", "device": "cpu", "output_dir": "run", "num_generations": 2,
-        "prompts_per_step": 2, "max_completion_length": 8, "save_steps": 1,
+        "model": "base", "dataset": "arithmetic", "dataset_size": 8, "device": "cpu", "output_dir": "run",
+        "num_generations": 2, "prompts_per_step": 2, "max_completion_length": 8, "save_steps": 1,
     }  # fmt: skip
     paceline.train(**options, max_steps=1)
     paceline.train(resume="run", max_steps=2)

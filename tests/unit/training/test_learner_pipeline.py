@@ -1,6 +1,5 @@
 """A learner on two ranks of a pipeline: what saves memory changes no gradient, and whoever is lost is told of."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,46 +85,48 @@ def fails(number: int, logprobs: Tensor, entropy: Tensor) -> Tensor:
     raise DataError(f"micro-batch {number} is not to be trained on")
 
 
-def work(rank: int, folder: str, is_over) -> None:
-    """One rank: the gradient of every case; then what it raises where one of them fails."""
+def compute(rank: int, folder: str) -> None:
+    """One rank: the gradient of every case."""
     torch.set_num_threads(1)
-
-    def note(name: str, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except PacelineError as error:
-            Path(folder, f"{name} {rank}").write_text(f"{type(error).__name__}: {error}")
-
-    with process_group(Meeting(file=Path(folder, "first")), rank=rank, size=2, device=CPU, timeout=PATIENCE):
+    with process_group(Meeting(file=Path(folder, "meeting")), rank=rank, size=2, device=CPU, timeout=PATIENCE):
         gradients = {case: gradient(learner_of(case, pipeline()))[0] for case in CASES}
         torch.save(gradients, Path(folder, f"gradients {rank}"))
-    with process_group(Meeting(file=Path(folder, "second")), rank=rank, size=2, device=CPU, timeout=LATE_SECONDS):
+
+
+def fail(rank: int, folder: str, is_over) -> None:
+    """One rank: what it raises where one of them fails."""
+    torch.set_num_threads(1)
+    with process_group(Meeting(file=Path(folder, "meeting")), rank=rank, size=2, device=CPU, timeout=LATE_SECONDS):
         half = learner_of("bfloat16", pipeline())
-        note("failed", lambda: half.runner.backward(half.policy, two_batches(), fails))
+        try:
+            half.runner.backward(half.policy, two_batches(), fails)
+        except PacelineError as error:
+            Path(folder, f"failed {rank}").write_text(f"{type(error).__name__}: {error}")
         if rank == 0:
             is_over.set()
         assert is_over.wait(PATIENCE), "rank 0 still waits"  # rank 1 is there all the time, and silent
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def computed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    is_over = torch.multiprocessing.get_context("spawn").Event()
-    fork_ranks(work, str(folder), is_over, count=2)
+    fork_ranks(compute, str(folder), count=2)
     return folder
 
 
 @pytest.mark.long
 @by_case
-def test_the_gradient_is_that_of_one_process(folder, case):
+def test_the_gradient_is_that_of_one_process(computed, case):
     wanted, _ = gradient(learner_of(case, ONE_RANK))
-    held = [torch.load(folder / f"gradients {rank}", weights_only=True)[case] for rank in range(2)]
+    held = [torch.load(computed / f"gradients {rank}", weights_only=True)[case] for rank in range(2)]
     assert {name for one in held for name in one} == set(wanted)
     for one in held:
         for name, found in one.items():
             assert relative(found, wanted[name]) < TOLERANCE, name
 
 
-def test_a_stage_that_fails_says_so_itself_and_its_neighbour_waits_no_longer_than_it_should(folder):
-    assert (folder / "failed 1").read_text() == "DataError: micro-batch 0 is not to be trained on"
-    assert (folder / "failed 0").read_text().startswith("RankLost: a pipeline's stage waited when another rank went")
+def test_a_stage_that_fails_says_so_itself_and_its_neighbour_waits_no_longer_than_it_should(tmp_path):
+    is_over = torch.multiprocessing.get_context("spawn").Event()
+    fork_ranks(fail, str(tmp_path), is_over, count=2)
+    assert (tmp_path / "failed 1").read_text() == "DataError: micro-batch 0 is not to be trained on"
+    assert (tmp_path / "failed 0").read_text().startswith("RankLost: a pipeline's stage waited when another rank went")

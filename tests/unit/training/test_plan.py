@@ -12,7 +12,7 @@ from paceline.cli.main import main
 from paceline.cli.plan import this_device
 from paceline.config.building import build_config
 from paceline.config.layout import Sizes
-from paceline.engines.local import weights
+from paceline.engines.local import tables, weights
 from paceline.errors import ModelError
 from paceline.kernels import linear, logprobs
 from paceline.rewards.judges.settings import JudgeSettings
@@ -183,7 +183,10 @@ def test_memory_of_an_adapter_by_hand():
     # for each expert: gate and up 32 to 10, down 5 to 32
     assert shape.expert_widths == 3 * (32 + 10 + 5 + 32)
     adapted = memory_plan(build_config({**REQUIRED, "lora_rank": 2, "lora_parameters": ["all-experts"]}), shape)
-    assert adapted.gradients == 2 * 2 * (464 + 237) * 4
+    # a mixture has no other feed-forward layers unless some are shared
+    assert adapted.gradients == 2 * 2 * (224 + 237) * 4
+    shared = model_shape({**SHAPE, **experts, "n_shared_experts": 2}, parameters=1_000)
+    assert shared.linear_widths == 224 + 3 * (32 + 2 * 5)
 
 
 def test_an_optimiser_in_main_memory_takes_nothing_of_the_device():
@@ -213,6 +216,58 @@ def test_the_cache_holds_no_more_sequences_than_a_step_has():
     shape = model_shape(SHAPE, parameters=1)
     small = build_config({**REQUIRED, "prompts_per_step": 1, "num_generations": 2, "dtype": "float32"})
     assert memory_plan(small, shape).kv_cache == (2 * 512 + 512) * 64 * 4
+
+
+WINDOWED = SHAPE | {
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 3,
+    "sliding_window": 20,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+}
+GIVEN = {"max_prompt_length": 10, "max_completion_length": 100, "prompts_per_step": 2, "num_generations": 4}
+
+
+def test_a_window_is_cached_by_its_last_tokens_on_a_cpu():
+    config = build_config({**REQUIRED, **GIVEN, "dtype": "float32"})
+    # 8 rows and 2 prompts; two layers keep 32 of a row's own 100 tokens, which is 20 in whole columns of 16
+    cached = memory_plan(config, model_shape(WINDOWED, parameters=1)).kv_cache
+    assert cached == (2 * (8 * 32 + 2 * 10) + (8 * 100 + 2 * 10)) * (2 * 2 * 8) * 4
+    short = build_config({**REQUIRED, **GIVEN, "max_completion_length": 12, "dtype": "float32"})
+    assert memory_plan(short, model_shape(WINDOWED, parameters=1)).kv_cache == 3 * (8 * 12 + 2 * 10) * 32 * 4
+    # on CUDA, and where no layer is said to have a window, all layers keep everything
+    on_cuda = memory_plan(config, model_shape(WINDOWED, parameters=1), on=GPUS["h100"])
+    assert on_cuda.kv_cache == 3 * (8 * 110 + 2 * 10) * 32 * 4
+    without = {name: value for name, value in WINDOWED.items() if name != "layer_types"}
+    assert memory_plan(config, model_shape(without, parameters=1)).kv_cache == 3 * (8 * 100 + 2 * 10) * 32 * 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "state"),
+    [
+        # 4 value heads of 16 x 8, and 3 inputs of 2 x 2 x 16 + 4 x 8 channels
+        (
+            {"model_type": "qwen3_5_text", "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+            | {"linear_key_head_dim": 16, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4},
+            "linear_attention",
+            4 * 16 * 8 + 3 * (64 + 32),
+        ),
+        # 6 heads of 4 x 8, and 3 inputs of 6 x 4 + 2 x 8 channels
+        (
+            {"model_type": "bamba", "mamba_n_heads": 6, "mamba_d_head": 4, "mamba_d_state": 8}
+            | {"mamba_n_groups": 1, "mamba_d_conv": 4},
+            "linear_attention",
+            6 * 4 * 8 + 3 * (24 + 16),
+        ),
+        ({"model_type": "lfm2", "conv_L_cache": 3}, "conv", 2 * 32),
+    ],
+    ids=["delta rule", "Mamba-2", "convolution"],
+)
+def test_a_layer_with_a_state_caches_it_for_each_row_and_no_keys(settings, kind, state):
+    kinds = [kind, kind, kind, "full_attention"]
+    shape = model_shape(SHAPE | settings | {"num_hidden_layers": 4, "layer_types": kinds}, parameters=1)
+    config = build_config({**REQUIRED, **GIVEN, "dtype": "float32"})
+    assert (shape.state, shape.cached) == (3 * state, 2 * 2 * 8)
+    assert memory_plan(config, shape).kv_cache == (8 * 100 + 2 * 10) * 32 * 4 + 8 * 3 * state * 4
 
 
 def test_a_shape_is_read_from_nested_and_from_older_configurations():
@@ -383,10 +438,27 @@ def test_activations_of_a_token_by_hand():
     assert activations(shape, Sizes(tensor=2), CPU, 2).all_layers == activations(shape, Sizes(), CPU, 2).all_layers / 2
 
 
+def test_activations_of_experts_are_those_that_a_token_passes():
+    mixture = {**SHAPE, "intermediate_size": 48, "num_experts": 64, "num_experts_per_tok": 3}
+    shape = model_shape({**mixture, "moe_intermediate_size": 16}, parameters=1)
+    assert shape.inner == 3 * 16
+    dense = model_shape({**SHAPE, "intermediate_size": 48}, parameters=1)
+    assert activations(shape, Sizes(), CPU, 4) == activations(dense, Sizes(), CPU, 4)
+    # in half precision and on CUDA also each expert's row before its products and behind them
+    for on in (CPU, GPUS["h100"]):
+        more = activations(shape, Sizes(), on, 2).all_layers - activations(dense, Sizes(), on, 2).all_layers
+        assert more == 2 * 2 * (2 * 3 * 32)
+    # gpt-oss names an expert's width as others do a dense layer's; Qwen2-MoE has a shared one beside
+    assert model_shape({**mixture, "model_type": "gpt_oss"}, parameters=1).inner == 3 * 48
+    shared = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 20}
+    assert model_shape(mixture | shared, parameters=1).inner == 3 * 16 + 20
+
+
 def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
     assert planner.HEAD_ROWS == logprobs.PRODUCT_ROWS
     assert planner.BFLOAT16_PARAMETERS == devices.BFLOAT16_PARAMETERS
     assert planner.JOINED_WEIGHTS == weights.JOINED_WEIGHTS
+    assert planner.WINDOW_COLUMNS == tables._TILE
     assert shape.BFLOAT16_UNITS == linear.BFLOAT16_UNITS
 
 

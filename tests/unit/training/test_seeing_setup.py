@@ -39,6 +39,7 @@ def test_images_of_held_out_rows_alone_are_images_of_the_run(tmp_path):
         ({"tensor_parallel": 2, "cluster": True, "num_consumers": 2}, "--tensor-parallel must be 1 with images"),
         ({"context_parallel": 2, "cluster": True, "num_consumers": 2}, "--context-parallel must be 1 with images"),
         ({"pipeline_parallel": 2, "cluster": True, "num_consumers": 2}, "--pipeline-parallel must be 1 with images"),
+        ({"engine": "vllm"}, "--engine must be local with images in prompts, got 'vllm'"),
         (
             {"max_staleness": 1, "cluster": True, "train_projector": True},
             "--max-staleness must be 0 with images in prompts whose encoder is trained, got 1",

@@ -151,14 +151,18 @@ class FusedDecoder(Decoder):
     ) -> Float[Tensor, "P V"]:
         # Prompts of similar length should be neighbours: they are padded to one length.
         read = self._read_images(prompts, media)
-        slots = self._attention.take_slots([len(prompt) for prompt in prompts], rows, read and read.shifts)
+        shifts = None if read is None else read.shifts
+        slots = self._attention.take_slots([len(prompt) for prompt in prompts], rows, shifts)
         self._prompt_routes = list[Tensor]()
         longest = max(len(prompt) for prompt in prompts)
         at_once = max(1, PREFILL_TOKENS // longest)
         spans = [slice(first, first + at_once) for first in range(0, len(prompts), at_once)]
         return self._logits(
             torch.cat(
-                [self._prefill(prompts[span], slots[span], rows[span], read and read.part(span)) for span in spans]
+                [
+                    self._prefill(prompts[span], slots[span], rows[span], None if read is None else read.part(span))
+                    for span in spans
+                ]
             )
         )
 

@@ -2,8 +2,9 @@
 
    Each of `tokens` has `choices` numbers of experts. The rows, one for each choice, are sorted by expert, and come in
    tasks of one expert and at most CHUNK rows: one product of each matrix reads it once for all rows of a task. Weights,
-   states and outputs are of one storage type in the forward pass, float32 in the backward pass; sums are float32. No sum
-   depends on the number of threads, and none of the forward pass on the other rows. `width` of the model and `inner` width of an expert are multiples of 16. */
+   states and outputs are of one storage type in the forward pass, float32 in the backward pass; sums are float32. No
+   sum depends on the number of threads, and none of the forward pass on the other rows. `width` of the model and
+   `inner` width of an expert are multiples of 16. */
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -15,8 +16,7 @@
 #define FEW 12    /* rows below which packing a matrix costs more than it saves */
 #define BLOCK 48  /* rows of a weight's gradient that a task makes */
 #define PANEL (MOST * WIDTH)
-/* Numbers of tokens and products below which a second thread costs more than it does. */
-#define WORTH_THREADS (1 << 16)
+#define WORTH_THREADS (1 << 12) /* numbers of rows below which a second thread costs more than it does */
 
 enum { SILU = 0, CLAMPED = 1 };
 
@@ -66,10 +66,11 @@ HOT void pack_across(const void *b, int64_t at, int64_t b_row, int64_t depth, in
 /* panel[depth][columns] = b[depth][columns]. */
 HOT void pack_along(const void *b, int64_t at, int64_t b_row, int64_t depth, int64_t columns, float *panel, int type) {
   for (int64_t k = 0; k < depth; k++)
-    for (int64_t j = 0; j < columns; j += WIDTH) store_f32(panel + k * columns + j, load_any(b, at + k * b_row + j, type));
+    for (int64_t j = 0; j < columns; j += WIDTH)
+      store_f32(panel + k * columns + j, load_any(b, at + k * b_row + j, type));
 }
 
-/* c[rows][columns] = a[rows][inner] * b[inner][columns] for a few rows: wide blocks, as short ones wait for their sums. */
+/* c[rows][columns] = a[rows][inner] * b[inner][columns] for a few rows: wide blocks, as short ones wait for sums. */
 static __attribute__((noinline)) void few_rows(int64_t rows, int64_t columns, int64_t inner, const float *a,
                                                const float *b, float *c) {
   int64_t j = 0;
@@ -219,16 +220,16 @@ HOT void read_rows(const mixture *m, const void *from, const task *t, float *to,
    (null: there is none). `made` [rows, width] is working memory, as is `scratch`, `each` floats for each thread. */
 void experts_forward(const void *x, const int64_t *chosen_experts, const float *weights, int64_t tokens,
                      int64_t choices, int64_t experts, int64_t width, int64_t inner, const void *gate_up,
-                     const void *gate_up_bias, const void *down, const void *down_bias, int64_t transposed, int64_t type,
-                     int64_t gate, float alpha, float limit, int64_t *order, int64_t *places, int64_t *borders,
-                     float *kept, float *made, void *out, float *scratch, int64_t each, int64_t threads) {
+                     const void *gate_up_bias, const void *down, const void *down_bias, int64_t transposed,
+                     int64_t type, int64_t gate, float alpha, float limit, int64_t *order, int64_t *places,
+                     int64_t *borders, float *kept, float *made, void *out, float *scratch, int64_t each, int64_t threads) {
   const mixture m = {tokens, choices, experts, width, inner, (int)transposed, (int)gate, alpha, limit,
                      order,  places,  borders};
   const int64_t most = smaller(CHUNK, tokens * choices);
   int64_t count;
   sort_rows(chosen_experts, &m, order, places, borders);
   task *tasks = tasks_of(&m, &count);
-#pragma omp parallel num_threads(threads) if (threads > 1 && tokens * choices * width > WORTH_THREADS / 16)
+#pragma omp parallel num_threads(threads) if (threads > 1 && tokens * choices * width > WORTH_THREADS)
   {
     float *rows = scratch + omp_get_thread_num() * each, *products = rows + most * width;
     float *both = products + most * inner, *panel = both + most * 2 * inner;
@@ -257,8 +258,8 @@ void experts_forward(const void *x, const int64_t *chosen_experts, const float *
   free(tasks);
 }
 
-/* `block` rows from the first-th on of the gradient of one expert's matrix, whose sides are `a` and `b`: the sum over its
-   rows of a[row] * b[row]. Rows of a side are those of tokens if it is `of_tokens`. */
+/* `block` rows from the first-th on of the gradient of one expert's matrix, whose sides are `a` and `b`: the sum over
+   its rows of a[row] * b[row]. Rows of a side are those of tokens if it is `of_tokens`. */
 HOT void weight_block(const mixture *m, int64_t expert, int64_t first, int64_t block, const float *a, int64_t a_side,
                       int a_of_tokens, const float *b, int64_t b_side, int b_of_tokens, float *out, float *scratch) {
   float *left = scratch, *panel = left + DEPTH * BLOCK;
@@ -289,9 +290,11 @@ static void weight_gradient(const mixture *m, int64_t number, const float *outpu
   const int64_t expert = number / blocks, first = number % blocks * BLOCK, block = smaller(BLOCK, side - first);
   float *out = grads + expert * out_side * in_side;
   if (m->transposed)
-    weight_block(m, expert, first, block, inputs, in_side, in_of_tokens, outputs, out_side, out_of_tokens, out, scratch);
+    weight_block(m, expert, first, block, inputs, in_side, in_of_tokens, outputs, out_side, out_of_tokens, out,
+                 scratch);
   else
-    weight_block(m, expert, first, block, outputs, out_side, out_of_tokens, inputs, in_side, in_of_tokens, out, scratch);
+    weight_block(m, expert, first, block, outputs, out_side, out_of_tokens, inputs, in_side, in_of_tokens, out,
+                 scratch);
 }
 
 /* Sums of an expert's rows [.., side], each times its weight if there are any. */
@@ -308,8 +311,8 @@ static void bias_gradient(const mixture *m, int64_t expert, const float *rows, i
 }
 
 /* Gradients by the weights of choices, x, matrices and biases; of the last five a null is not asked for. What the
-   forward pass has kept comes in again. by_factors [rows, 2 inner], weighted [rows, inner] and by_rows [rows, width] are
-   working memory, as is `scratch`. */
+   forward pass has kept comes in again. by_factors [rows, 2 inner], weighted [rows, inner] and by_rows [rows, width]
+   are working memory, as is `scratch`. */
 void experts_backward(const float *x, const float *weights, int64_t tokens, int64_t choices, int64_t experts,
                       int64_t width, int64_t inner, const float *gate_up, const float *down, const float *down_bias,
                       int64_t transposed, int64_t gate, float alpha, float limit, const int64_t *order,
@@ -326,7 +329,7 @@ void experts_backward(const float *x, const float *weights, int64_t tokens, int6
   const int64_t down_blocks = ((transposed ? inner : width) + BLOCK - 1) / BLOCK;
   for (int64_t c = 0; c < tokens * choices; c++)
     if (places[c] < 0) grad_weights[c] = 0;
-#pragma omp parallel num_threads(threads) if (threads > 1 && tokens * choices * width > WORTH_THREADS / 16)
+#pragma omp parallel num_threads(threads) if (threads > 1 && tokens * choices * width > WORTH_THREADS)
   {
     float *own = scratch + omp_get_thread_num() * each;
     float *outside = own, *by_product = outside + most * width, *panel = by_product + most * inner;

@@ -16,7 +16,7 @@ from paceline.kernels.cpu.compiling import STORAGE, kernel, library
 from paceline.kernels.linear import has_fast_bfloat16
 
 CHUNK, DEPTH, BLOCK, PANEL = 128, 256, 48, 64
-"""Of experts.c, for the size of its working memory; PANEL at its widest."""
+"""Sizes in experts.c, for its working memory; PANEL at its widest."""
 FEW_ROWS = 16
 """Rows of an expert, on average, from which on a processor with units for bfloat16 is faster by torch's products."""
 
@@ -72,10 +72,8 @@ def weighted_experts(
     An expert without rows has a gradient of 0.
     """
     matrices = (experts.gate_up, experts.gate_up_bias, experts.down, experts.down_bias)
-    return cast(
-        Tensor,
-        _WeightedExperts.apply(x, choices, weights.float(), *matrices, experts.transposed, experts.gate),  # type: ignore[no-untyped-call]
-    )
+    options = (experts.transposed, experts.gate)
+    return cast(Tensor, _WeightedExperts.apply(x, choices, weights.float(), *matrices, *options))  # type: ignore[no-untyped-call]
 
 
 class _WeightedExperts(torch.autograd.Function):
@@ -89,7 +87,7 @@ class _WeightedExperts(torch.autograd.Function):
         gate_up_bias: Tensor | None,
         down: Tensor,
         down_bias: Tensor | None,
-        transposed: bool,  # noqa: FBT001 - autograd takes no keywords
+        transposed: bool,
         gate: Gate,
     ) -> Tensor:
         x, choices, weights = x.contiguous(), choices.contiguous(), weights.contiguous()

@@ -17,7 +17,16 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from paceline.models.families.layer_plan import FULL, WINDOW, Family, LayerPlan
+from paceline.models.families.layer_plan import (
+    DELTA_RULE,
+    FULL,
+    MAMBA_2,
+    SHORT_CONVOLUTION,
+    WINDOW,
+    Family,
+    LayerParts,
+    LayerPlan,
+)
 
 FAMILIES: tuple[Family, ...] = tuple(
     family
@@ -29,6 +38,8 @@ GELU = ("gelu_pytorch_tanh",)
 ACTIVATIONS = ("silu", "swish", *GELU)
 """Activations of gated feed-forward layers that the kernels compute."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_DELTA_SIZES = ("num_value_heads", "key_head_dim", "value_head_dim")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k")
 
 
 def layer_plans(config: Any, architecture: str = "") -> tuple[LayerPlan, ...]:
@@ -59,7 +70,11 @@ def layer_plans(config: Any, architecture: str = "") -> tuple[LayerPlan, ...]:
             key_value_heads=_number(layer, "num_key_value_heads") or heads,
             head_dim=_number(layer, "head_dim") or _number(layer, "hidden_size") // max(1, heads),
             inner=_number(layer, "intermediate_size") or 4 * _number(layer, "hidden_size"),
-            experts=_number(layer, *_EXPERTS),
+            experts=(experts := _number(layer, *_EXPERTS)),
+            experts_per_token=_number(layer, *_EXPERTS_PER_TOKEN) if experts else 0,
+            expert_inner=_number(layer, "moe_intermediate_size", "intermediate_size") if experts else 0,
+            shared_inner=_shared_inner(layer) if experts else 0,
+            state=0 if family is None else _state(layer, family.parts.get(kind)),
             activation=getattr(layer, "hidden_activation", None) or getattr(layer, "hidden_act", None) or "silu",
             family=family,
         )
@@ -69,6 +84,27 @@ def layer_plans(config: Any, architecture: str = "") -> tuple[LayerPlan, ...]:
 
 def _number(config: Any, *names: str) -> int:
     return next((value for name in names if isinstance(value := getattr(config, name, None), int)), 0)
+
+
+def _shared_inner(config: Any) -> int:
+    several = _number(config, "n_shared_experts") * _number(config, "moe_intermediate_size")
+    return several or _number(config, "shared_expert_intermediate_size", "shared_intermediate_size")
+
+
+def _state(config: Any, parts: LayerParts | None) -> int:
+    """Count the numbers of a row's state: the recurrent one, and the convolution's last inputs."""
+    kind, width = None if parts is None else parts.mixer_kind, _number(config, "hidden_size")
+    if kind == SHORT_CONVOLUTION:
+        return (_number(config, "conv_L_cache") - 1) * width
+    if kind == DELTA_RULE:
+        heads, keys, values = (_number(config, f"linear_{name}") for name in _DELTA_SIZES)
+        channels = 2 * _number(config, "linear_num_key_heads") * keys + heads * values
+        return heads * keys * values + (_number(config, "linear_conv_kernel_dim") - 1) * channels
+    if kind == MAMBA_2:
+        heads, head, size = (_number(config, f"mamba_{name}") for name in ("n_heads", "d_head", "d_state"))
+        channels = heads * head + 2 * _number(config, "mamba_n_groups") * size
+        return heads * head * size + (_number(config, "mamba_d_conv") - 1) * channels
+    return 0
 
 
 def _window(config: Any) -> int | None:

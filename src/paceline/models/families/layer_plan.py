@@ -125,8 +125,13 @@ class LayerPlan:
     """Width of the feed-forward layers."""
     experts: int
     """Number of experts that a router chooses from; 0: there is no router."""
+    experts_per_token: int = 0
+    expert_inner: int = 0
+    """Width of an expert."""
+    shared_inner: int = 0
+    """Width of the experts that every token passes, all together."""
     state: int = 0
-    """Numbers in a recurrent layer's cache, the same for a row of any length; 0: keys and values are cached."""
+    """Numbers in the cache of a layer with a state, the same for a row of any length; 0: keys and values are cached."""
     activation: str | None = None
     """Name of the feed-forward layers' activation."""
     family: Family | None = None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.data.pictures import Picture
 from paceline.data.row_images import pictures_in
@@ -83,9 +83,9 @@ def arguments_of(
 
 def _with_pictures(task: Task) -> list[Mapping[str, object]]:
     """Return a task's messages, with the picture in each part that stands for an image."""
-    messages = list(map(dict, task.messages or ()))
+    messages: list[dict[str, Any]] = [dict(message) for message in task.messages or ()]
     if not task.media:
-        return messages
+        return list(messages)
     by_hash = {picture.sha256: picture for picture in pictures_in(task.columns)}
     images = iter(task.media)
     return [

@@ -100,6 +100,10 @@ def activations(
         single, computed = 4 * shape.width, 4 * shape.width + 3 * heads + 4 * key_values + 4 * shape.inner
     else:
         single, computed = 2 * shape.width, 2 * shape.width + 2 * heads + 2 * key_values + 3 * shape.inner
+    if (
+        on.kind == "cuda" or number_bytes < FLOAT32_BYTES
+    ):  # rows of experts before and behind; a CPU's kernel keeps none
+        computed += 2 * shape.experts_per_token * shape.width
     layers = shape.num_layers / sizes.pipeline / sizes.tensor
     return Activations(
         all_layers=layers * (FLOAT32_BYTES * single + number_bytes * computed),
@@ -130,6 +134,8 @@ DRAW_BYTES = {"cpu": 0, "cuda": 12}
 """Bytes per logit of a decoding step in addition to the logit: the draw's own copies."""
 BFLOAT16_PARAMETERS = 10_000_000
 """Parameters from which `auto` computes in bfloat16 on a CPU that is fast at it, as in `runtime.devices`."""
+WINDOW_COLUMNS = 16
+"""A window's columns in the engine's cache are a multiple of this, as in `engines`."""
 JOINED_WEIGHTS = 1 << 16
 """Parameters of a linear map below which the engine joins a copy of it with its neighbour, as in `engines`."""
 ONE = Sizes()
@@ -358,23 +364,34 @@ def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tupl
     share = math.ceil(config.loop.prompts_per_step / samplers(config, sizes)) * generations
     sequences = min(config.engine.concurrent_sequences, share)
     prompts = math.ceil(sequences / generations)
-    tokens = sequences * config.sampling.max_completion_length + prompts * config.data.max_prompt_length
+    own, shared = config.sampling.max_completion_length, prompts * config.data.max_prompt_length
+    tokens, states = sequences * own + shared, sequences * shape.state * FLOAT32_BYTES
     if config.engine.engine == "vllm":  # a copy of the weights and its cache, in addition to the run's own
         asked, devices = config.engine.vllm_cache_bytes, config.engine.vllm_tensor_parallel
         if on.kind == "cuda" and on.memory is not None and asked is None:
             return round(config.engine.vllm_gpu_share * on.memory), 0, 0
         # each device has its part of every layer; a size that is given is of each device's cache
-        parts = shape.parameters * BFLOAT16_BYTES + (tokens * shape.cached * number_bytes if asked is None else 0)
-        return math.ceil(parts / devices) + (asked or 0), 0, 0
+        cached = tokens * shape.cached * number_bytes + states if asked is None else 0
+        return math.ceil((shape.parameters * BFLOAT16_BYTES + cached) / devices) + (asked or 0), 0, 0
     if on.kind == "cuda":  # rows are laid out for prompt and completion together
         tokens += sequences * config.data.max_prompt_length
-    # what `prepared_weights` of engines/local copies: all in another precision or with an adapter, else what is joined
+    # what `prepared_weights` of engines/local copies: all in another precision or with an adapter, experts into another
+    # layout, else what is joined
     if number_bytes < FLOAT32_BYTES:
         copied = shape.num_layers * shape.layer * _sampled_bytes(config, number_bytes, on) + shape.matrix * number_bytes
-    elif config.engine.engine_quantization == "fp8" or config.lora.lora_rank or shape.layer < 8 * JOINED_WEIGHTS:
+    elif (
+        config.engine.engine_quantization == "fp8"
+        or config.lora.lora_rank
+        or shape.layer < 8 * JOINED_WEIGHTS
+        or (on.kind == "cpu" and shape.experts_per_token)
+    ):
         copied = shape.num_layers * shape.layer * FLOAT32_BYTES
     else:
         joined = shape.width * shape.head_dim * (shape.num_heads + 2 * shape.num_key_value_heads)
         copied = shape.num_layers * joined * FLOAT32_BYTES
     logits = sequences * shape.vocabulary * (number_bytes + DRAW_BYTES[on.kind])
-    return copied, tokens * shape.cached * number_bytes, logits
+    cached = tokens * shape.cached
+    if on.kind == "cpu" and shape.planned:  # of a row's own tokens a layer with a window keeps the last ones
+        kept = (min(own, math.ceil(window / WINDOW_COLUMNS) * WINDOW_COLUMNS) for window in shape.windows)
+        cached -= sum(sequences * (own - columns) for columns in kept) * shape.cached_by_layer
+    return copied, cached * number_bytes + (states if shape.planned else 0), logits

@@ -69,7 +69,7 @@ def _words(name: str) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """Sizes of a decoder whose layers are alike."""
+    """Sizes of a decoder whose layers are alike, but for what they cache; of a mixture, all layers have experts."""
 
     parameters: int
     num_layers: int
@@ -80,13 +80,21 @@ class ModelShape:
     width: int
     """Width of the hidden states between two layers."""
     inner: int
-    """Width inside the feed-forward layers."""
+    """Width inside the feed-forward layers; of a mixture, of the experts that a token passes, all together."""
     linear_widths: int
     """Inputs and outputs of a layer's linear maps, added up: what one rank of an adapter on all of them takes."""
     expert_widths: int
     """The same of the matrices of a layer's experts; 0: there are none."""
     vocabulary: int
     """Tokens of the vocabulary; 0 where the configuration does not say."""
+    experts_per_token: int = 0
+    """Experts that a router chooses for a token; 0: there is no router."""
+    windows: tuple[int, ...] = ()
+    """Window of each layer that looks back over one."""
+    state_layers: int = 0
+    """Number of layers that keep a state of fixed size instead of keys and values."""
+    state: int = 0
+    """Numbers in the states of a row, in all layers."""
     tied: bool
     """True if embedding and head are one matrix."""
     fused: bool = False
@@ -113,8 +121,13 @@ class ModelShape:
 
     @property
     def cached(self) -> int:
-        """Numbers that a token takes in the cache: keys and values of all layers."""
-        return self.num_layers * 2 * self.num_key_value_heads * self.head_dim
+        """Numbers that a token takes in the cache: keys and values of all layers that have them."""
+        return (self.num_layers - self.state_layers) * self.cached_by_layer
+
+    @property
+    def cached_by_layer(self) -> int:
+        """Numbers of a token's keys and values in a layer."""
+        return 2 * self.num_key_value_heads * self.head_dim
 
 
 def model_shape(model_config: Mapping[str, object], *, parameters: int) -> ModelShape | None:
@@ -128,17 +141,24 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
         return None
     heads = plan.query_heads + plan.key_value_heads
     attention = 4 * width + 2 * plan.head_dim * heads  # queries, keys, values, output
-    inner = described.get("moe_intermediate_size")
+    # the layers that every token passes: in a mixture only those beside the experts, if there are any
+    dense = plan.shared_inner if plan.experts else plan.inner
+    # where a configuration does not say which layers have a window, all may be without
+    windows = [layer.window for layer in plans if layer.window is not None] if "layer_types" in described else []
     return ModelShape(
-        expert_widths=plan.experts * (2 * width + 3 * (inner if isinstance(inner, int) else plan.inner)),
+        expert_widths=plan.experts * (2 * width + 3 * plan.expert_inner),
+        experts_per_token=plan.experts_per_token,
+        windows=tuple(windows),
+        state_layers=sum(layer.state > 0 for layer in plans),
+        state=sum(layer.state for layer in plans),
         parameters=parameters,
         num_layers=layers,
         num_heads=plan.query_heads,
         num_key_value_heads=plan.key_value_heads,
         head_dim=plan.head_dim,
         width=width,
-        inner=plan.inner,
-        linear_widths=attention + 3 * (width + plan.inner),
+        inner=dense + plan.experts_per_token * plan.expert_inner,
+        linear_widths=attention + (3 * (width + dense) if dense else 0),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
         fused=plan.trains_fused,
         planned=all(layer.parts is not None for layer in plans),

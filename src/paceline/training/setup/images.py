@@ -61,6 +61,8 @@ def check_images(config: Config, objects: RunObjects, *, has_images: bool) -> No
     for option in ("zero_stage", "tensor_parallel", "context_parallel", "pipeline_parallel"):
         whole, value = ParallelConfig.__dataclass_fields__[option].default, getattr(parallel, option)
         require(value == whole, option, value, f"be {whole} {beside}", why)
+    engine = config.engine.engine
+    require(engine == "local", "engine", engine, f"be local {beside}", "vLLM is given prompts of text alone")
     trained = vision.train_vision or vision.train_projector or vision.lora_vision
     ahead, rule = config.cluster.max_staleness, f"be 0 {beside} whose encoder is trained"
     require(ahead == 0 or not trained, "max_staleness", ahead, rule, "leave the vision encoder frozen to sample ahead")
