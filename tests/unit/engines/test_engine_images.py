@@ -104,6 +104,7 @@ FUSED = {
     "idefics3",
     "smolvlm",
     "llava",
+    "llava_onevision",
     "pixtral",
     "mistral3",
     "internvl",
