@@ -94,9 +94,9 @@ class Learner:
             else Pipelined(forward=forward, temperature=temperature, parallel_layout=layout, stages=stages)
         )
         self.optimizer = make_optimizer(policy, optim, vision_learning_rate) if optimizer is None else optimizer
-        # the options' optimiser may have a group with a rate of its own
+        # the options' optimiser may have a group with a rate of its own; at a peak of 0 nothing moves
         groups, peak, self._image_cost = self.optimizer.param_groups, optim.learning_rate, image_cost
-        self._rates = [1.0 if optimizer else group["lr"] / peak for group in groups]
+        self._rates = [1.0 if optimizer or not peak else group["lr"] / peak for group in groups]
         # ranks that share tokens or layers see a part of the routers' choices each
         is_shared = stages is not None or ranks.sizes.context > 1
         self._routing = None if is_shared else routing_of(policy.model)
