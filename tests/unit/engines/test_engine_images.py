@@ -34,6 +34,8 @@ from tests.support.exact import Float64Kept
 from tests.support.recording import record_operations
 from tests.support.seeing import SEEING, HeldPictures, picture, prompt_with, seeing_tokenizer, write_seeing_model
 
+pytestmark = pytest.mark.sampled(4)
+
 KINDS = sorted(SEEING)
 WIDE, OTHER, TALL = picture(1), picture(2), picture(3, 32, 48)
 PICTURES = HeldPictures(WIDE, OTHER, TALL)

@@ -23,6 +23,8 @@ from paceline.objective.micro_batches import one_turn, pack
 from paceline.training.trainer import export_saved
 from tests.support.seeing import SEEING, HeldPictures, picture, prompt_with, seeing_tokenizer, write_seeing_model
 
+pytestmark = pytest.mark.sampled(4)
+
 KINDS = sorted(SEEING)
 PADDED = ("gemma3", "gemma4, blocks")
 """Kinds in which tokens of an image see each other."""

@@ -25,6 +25,8 @@ from tests.support.seeing import (
 )
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
+pytestmark = pytest.mark.sampled(9)
+
 QWEN_2 = {"factor": 28, "least": 3136, "most": 1003520}
 QWEN_3 = {"factor": 32, "least": 65536, "most": 16777216}
 SIZES = [(64, 64), (96, 64), (64, 96), (200, 10), (16, 16), (7, 300), (640, 480), (33, 31), (1000, 510)]

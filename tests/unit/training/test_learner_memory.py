@@ -35,7 +35,7 @@ REASONS = (
 class Scarce:
     """A forward pass for which memory runs out in some of its calls, or above so many input tokens."""
 
-    kind, reason, head = "packed", "", PLAIN
+    kind, reason, head, vision = "packed", "", PLAIN, None
 
     def __init__(self, forward: PolicyForward, *, calls: tuple[int, ...] = (), tokens: int = 10**6) -> None:
         self.forward, self.calls, self.tokens, self.made = forward, calls, tokens, 0
