@@ -44,6 +44,10 @@ def test_images_of_held_out_rows_alone_are_images_of_the_run(tmp_path):
             {"max_staleness": 1, "cluster": True, "train_projector": True},
             "--max-staleness must be 0 with images in prompts whose encoder is trained, got 1",
         ),
+        (
+            {"train_vision": True, "vision_learning_rate": 1e-4, "learning_rate": 0.0},
+            "--vision-learning-rate must be left out at --learning-rate 0, got 0.0001",
+        ),
     ],
 )
 def test_what_cannot_be_done_with_images_is_refused_by_name(tmp_path, given, sentence):

@@ -66,6 +66,9 @@ def check_images(config: Config, objects: RunObjects, *, has_images: bool) -> No
     trained = vision.train_vision or vision.train_projector or vision.lora_vision
     ahead, rule = config.cluster.max_staleness, f"be 0 {beside} whose encoder is trained"
     require(ahead == 0 or not trained, "max_staleness", ahead, rule, "leave the vision encoder frozen to sample ahead")
-    rate, rule = vision.vision_learning_rate, "be left out with an optimizer of a program's own"
+    rate, rule = vision.vision_learning_rate, "be left out at --learning-rate 0"
+    why = "both rates follow one schedule, as shares of --learning-rate; give it a small one instead"
+    require(rate is None or config.optim.learning_rate > 0, "vision_learning_rate", rate, rule, why)
+    rule = "be left out with an optimizer of a program's own"
     why = "set the rate of its group there"
     require(rate is None or objects.optimizer is None, "vision_learning_rate", rate, rule, why)
