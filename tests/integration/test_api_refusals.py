@@ -142,7 +142,7 @@ def test_quantised_weights_and_models_of_images_are_refused_before_any_weight_is
     file.write_text(json.dumps({**described, "quantization_config": {"load_in_4bit": True}}))
     with pytest.raises(ModelError, match=r"has quantised weights \(bitsandbytes, 4 bits\), which .*peft_config"):
         trainer(tmp_path, parts={"model": no_weights})
-    file.write_text(json.dumps({**described, "model_type": "qwen2_5_vl", "architectures": ["ASeeingModel"]}))
+    file.write_text(json.dumps({**described, "model_type": "clip", "architectures": ["ASeeingModel"]}))
     with pytest.raises(ModelError, match="is a ASeeingModel, and causal language models are trained here"):
         trainer(tmp_path, parts={"model": no_weights})
     assert not (tmp_path / "run").exists()
