@@ -90,7 +90,7 @@ def late_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | Non
     with ray_cluster(config.cluster, share.cpus):
         actors = RayWorkers(TrainerActor, "trainer", 1, share, config, RunObjects(), None, inputs.run_size, None)
         late = LateWorkers(actors, seed=1)
-        actors = RayWorkers(SamplerActor, "sampler", config.cluster.num_producers, share, config, RunObjects())
+        actors = RayWorkers(SamplerActor, "sampler", config.cluster.num_producers, share, config, RunObjects(), None)
         samplers = WorkerGroup(LateWorkers(actors, seed=2), "sampler")
         weights = StoredWeights(WorkerGroup(late, "trainer"), samplers, done=0)
         task_sampler = make_task_sampler(config, inputs, checkpoint)
