@@ -28,6 +28,8 @@ def test_a_run_that_replays_routes_resumes_to_the_same_weights(tmp_path):
     assert ended.returncode == 0, ended.said
     assert place.outcome() == whole.outcome()
     steps = whole.run.metrics()
-    assert all(0 < step["router_disagreement"] < 0.5 for step in steps)
+    disagreements = [step["router_disagreement"] for step in steps]  # few tokens: none differs in some steps
+    assert max(disagreements) > 0
+    assert all(0 <= disagreement < 0.5 for disagreement in disagreements)
     assert all(step["expert_load_max"] > 1 for step in steps)
     assert all("routes" in line for line in whole.run.rollouts(3))

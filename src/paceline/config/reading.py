@@ -20,6 +20,8 @@ from paceline.errors import ConfigError, PacelineError
 
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+A_SLIP = 0.9
+"""Likeness of two words from which on one is the other with a slip of a letter."""
 VERBATIM = ("stop", "dataset", "eval_dataset", "environment", "chat_template_kwargs", "lora_settings")
 """Options with several values whose text is not split at commas, which may be part of a value."""
 _COMMA = re.compile(r",(?![^(]*\))")
@@ -190,6 +192,9 @@ def suggest(
     'did you mean cosine?'
     """
     near = difflib.get_close_matches(word.lower(), list(candidates), n=3, cutoff=0.65)
+    likeness = [difflib.SequenceMatcher(None, word.lower(), name).ratio() for name in near]
+    if likeness and likeness[0] >= A_SLIP:  # longer names that hold the same word are not meant
+        near = [name for name, value in zip(near, likeness, strict=True) if value >= A_SLIP]
     return f"did you mean {' or '.join(form(name) for name in near)}?" if near else otherwise
 
 
