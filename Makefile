@@ -13,9 +13,8 @@ TORCH ?= torch==2.13.0
 # of CUDA libraries: where there is one, or room for these, `make test-bounds TORCH_BOUND=torch==2.11.0` runs with it.
 TORCH_BOUND ?= $(TORCH)
 # Processes that run the tests, each of them whole files, whose fixtures cost most; tests of ranks and of Ray start more.
-# More of them than the two cores of CI: a fifth of their time they wait, for other processes and for deadlines.
 # Files go in their own order: by the number of tests, as the plugin would have it, the slowest files come last and alone.
-WORKERS ?= 3
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt

@@ -46,7 +46,7 @@ def test_hyphens_and_underscores_name_the_same_option():
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_right_one():
-    with pytest.raises(ConfigError, match=r"there is no option --lerning-rate; did you mean --learning-rate or"):
+    with pytest.raises(ConfigError, match=r"there is no option --lerning-rate; did you mean --learning-rate\?"):
         find_option("lerning_rate")
 
 
@@ -347,7 +347,7 @@ def test_an_empty_file_gives_no_options():
         ("model: a\n---\nmodel: b", r"run\.yaml line 2 is not YAML: expected a single document"),
         ("- model", r"run\.yaml must hold lines of `option: value`, got a list"),
         ("just words", r"run\.yaml must hold lines of `option: value`, got a single value"),
-        ("lerning_rate: 1", r"run\.yaml line 1: there is no option --lerning-rate; did you mean --learning-rate or"),
+        ("lerning_rate: 1", r"run\.yaml line 1: there is no option --lerning-rate; did you mean --learning-rate\?"),
         ("model: {a: 1}", r"run\.yaml line 1: model holds a nested mapping"),
         ("stop: [[a]]", r"run\.yaml line 1: stop holds a nested list"),
         ("stop: &a [*a]", r"run\.yaml line 1: stop holds a nested list"),

@@ -109,8 +109,8 @@ def fresh(temporary):
 
 @pytest.fixture
 def strict(temporary):
-    """Hosts of this test's own that soon lose patience."""
-    with Hosts(step_seconds=1) as opened:
+    """Hosts of this test's own that soon lose patience, and still have time to start a process on busy cores."""
+    with Hosts(step_seconds=3) as opened:
         yield opened
 
 
