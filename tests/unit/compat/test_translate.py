@@ -213,7 +213,7 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (f"{SWIFT} --learning_rtae 1", "did you mean --learning_rate or --vision_learning_rate?"),
+        (f"{SWIFT} --learning_rtae 1", "did you mean --learning_rate?"),
         (f"{SWIFT} --max_completions_length 9", "did you mean --max_completion_length"),
         (f"{SWIFT} --cosine_m 9", "--cosine_m could be --cosine_max_len, "),
         (f"{SWIFT} --multi_turn_scheduler gym", "its step as an environment's `observe`"),

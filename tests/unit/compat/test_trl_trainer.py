@@ -258,7 +258,7 @@ def test_what_a_built_in_function_has_against_a_row_is_seen_in_all_of_its_column
         ("compute_loss_func", "the loss is the objective that args describe"),
         ("compute_metrics", "there are no predictions to compute on"),
         ("preprocess_logits_for_metrics", "there are no predictions to compute on"),
-        ("train_datasets", "did you mean train_dataset or"),
+        ("train_datasets", "did you mean train_dataset?"),
     ],
 )
 def test_arguments_of_transformers_trainers_are_refused_with_the_reason(name, reason):
