@@ -78,7 +78,7 @@ def interrupted(folder: Path, run: Path, function: str, count: int) -> None:
     assert not (run / "final").exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "count"),
     [
@@ -116,7 +116,7 @@ def broken_off(folder: Path, tmp_path_factory) -> Path:
     return run
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "deed"), [(3, "deleted"), (1, "deleted"), (3, "changed"), (3, "cut"), (3, "a pipe")])
 def test_an_image_that_is_missing_or_changed_stops_the_resumed_run_by_name(broken_off, tmp_path, step, deed):
     run = shutil.copytree(broken_off, tmp_path / "run")

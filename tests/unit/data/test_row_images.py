@@ -378,6 +378,7 @@ print(tasks_digest(tasks_of(seeing_tokenizer(), {"question": "a", "image": sys.a
 """
 
 
+@pytest.mark.long
 def test_the_digest_is_the_same_in_another_process(tokenizer, tmp_path):
     RED.save(tmp_path / "red.png")
     done = subprocess.run(

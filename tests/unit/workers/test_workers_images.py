@@ -26,6 +26,7 @@ def made(make_backend, place: Path, **more) -> RunDir:
     return RunDir(place / "run")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trained", [{}, {"train_vision": True, "train_projector": True}])
 def test_a_cluster_reproduces_one_process_on_images_step_for_step(tmp_path, trained):
     alone = made(in_this_process, tmp_path / "alone", **trained)
