@@ -86,7 +86,7 @@ def interrupted(folder: Path, run: Path, function: str, count: int) -> None:
             "data.pictures:PictureStore.write",
             5,
         ),  # after those of the held-out rows and one of training, before the next
-        ("data.pictures:_sync", 6),  # one is in its place, its directory not on disk
+        ("runtime.whole_files:sync", 8),  # the first of training is in its place, its directory not on disk
         ("checkpoints.run_directory:RunDir.commit_rollouts", 3),  # all images of step 3, and no rollouts
         ("checkpoints.run_directory:append", 7),  # rollouts and no line that names them
         ("checkpoints.run_directory:RunDir.append_metrics", 4),  # the line and no metrics

@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType
 
-from paceline.checkpoints.run_files import GROWING, finite_int, json_line, open_to_write, step_files, write_or_explain
+from paceline.checkpoints.run_files import GROWING, finite_int, json_line, step_files, write_or_explain
 from paceline.errors import APPENDED, DONE, FAILED, INTERRUPTED, CheckpointError, ConfigError, PacelineError, first_line
 from paceline.runtime.shown_text import hidden
+from paceline.runtime.whole_files import open_to_write
 
 LOCK = ".lock"
 

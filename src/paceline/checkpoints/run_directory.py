@@ -25,10 +25,10 @@ from paceline.checkpoints.run_files import (
     remove_drafts,
     step_files,
     write_or_explain,
-    write_whole,
 )
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.metrics.definitions import Record
+from paceline.runtime.whole_files import write_whole
 
 if TYPE_CHECKING:
     from paceline.data.pictures import PictureStore

@@ -9,13 +9,10 @@ import logging
 import math
 import os
 import re
-import secrets
 import shutil
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, UnionType
@@ -24,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from paceline.errors import CheckpointError, StorageError
 from paceline.metrics.definitions import Record
 from paceline.runtime.activity import ACTIVITY
+from paceline.runtime.whole_files import open_to_write, write_whole
 
 LOGGER = logging.getLogger(__name__)
 GROWING = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
@@ -70,36 +68,6 @@ def write_or_explain(file: Path, content: bytes) -> None:
         raise _refused(file, error) from error
 
 
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a whole file or none of it; OSError if the disk refuses.
-
-    The temporary name is random, so a prepared link cannot capture the write, and a link in the place of `file` is
-    replaced, not followed.
-    """
-    temporary = file.with_name(f".{secrets.token_hex(8)}.new")
-    try:
-        with open(open_to_write(temporary, os.O_CREAT | os.O_EXCL), "r+b", buffering=0) as stream:
-            written = 0
-            while written < len(content):
-                written += stream.write(memoryview(content)[written:])
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    sync(file.parent)  # the rename itself is on disk only once the directory is
-
-
-def open_to_write(file: Path, flags: int) -> int:
-    """Return a descriptor of a regular file; OSError for a link or a device, neither followed nor waited for."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return descriptor
-
-
 def link_or_copy(file: Path, target: Path) -> None:
     """Hard-link a file that is never modified in place, or copy it where the disk has no hard links.
 
@@ -118,15 +86,6 @@ def remove_drafts(folder: Path) -> None:
     for file in folder.glob(".*.new"):
         if _DRAFT.fullmatch(file.name):
             file.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Flush a file or a directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def holds_something(path: Path) -> bool:

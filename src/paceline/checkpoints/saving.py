@@ -21,11 +21,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from paceline.checkpoints.digests import FileDigest, file_digest
 from paceline.checkpoints.finding import Checkpoint, TrainingState, discard, numbered
 from paceline.checkpoints.optimizer_state import optimizer_part
-from paceline.checkpoints.run_files import BackgroundWrite, sync
+from paceline.checkpoints.run_files import BackgroundWrite
 from paceline.errors import ConfigError, StorageError
 from paceline.models.parallel.pieces import Writer, part_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks, TextGroup
 from paceline.models.parallel.staging import StagingBuffers
+from paceline.runtime.whole_files import sync
 
 COPY_SHARE = 0.5
 """Largest share of a machine's free main memory for copies: the run itself continues to allocate."""

@@ -21,7 +21,6 @@ import hashlib
 import io
 import os
 import re
-import secrets
 import stat
 import struct
 import zlib
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from paceline.base_directory import local_path
 from paceline.errors import DataError
+from paceline.runtime.whole_files import write_whole
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -153,7 +153,9 @@ class PictureStore:
         Raises:
             DataError: the image is not there, or decodes to other pixels.
         """
-        content = self._kept(sha256)
+        return self._pixels_in(self._kept(sha256), sha256)
+
+    def _pixels_in(self, content: bytes, sha256: str) -> "Image.Image":
         try:
             pixels, _ = _decoded(content)
         except DataError as error:
@@ -181,18 +183,10 @@ class PictureStore:
         if os.path.lexists(file):
             PictureStore(folder).pixels(sha256)
         else:
-            self.pixels(sha256)  # a file that has changed since must not get this name
+            content = self._kept(sha256)
+            self._pixels_in(content, sha256)  # a file that has changed since must not get this name
             folder.mkdir(parents=True, exist_ok=True)
-            draft = folder / f".{secrets.token_hex(8)}.new"
-            try:
-                with draft.open("xb") as stream:
-                    stream.write(self._kept(sha256))
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                draft.replace(file)
-            finally:
-                draft.unlink(missing_ok=True)
-            _sync(folder)
+            write_whole(file, content)
         if folder == self.folder:
             self._sources.pop(sha256, None)
 
@@ -390,11 +384,3 @@ def _png(pixels: "Image.Image") -> bytes:
     file = io.BytesIO()
     pixels.save(file, format="PNG", compress_level=1)
     return file.getvalue()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -55,6 +55,11 @@ def has_image_parts(messages: object) -> bool:
     return any(map(is_image_part, _parts(messages)))
 
 
+def image_parts(messages: object) -> list[Mapping[str, object]]:
+    """Return the parts of messages that are images or say where one stands, in order."""
+    return [part for part in _parts(messages) if isinstance(part, Mapping) and is_image_part(part)]
+
+
 def _parts(messages: object) -> Iterator[object]:
     """Yield the parts of all messages whose content has some."""
     for message in messages if isinstance(messages, list | tuple) else [messages]:
@@ -193,7 +198,7 @@ def _placed(row: Row, listed: Sequence[object]) -> tuple[str | list[Message], li
             "not written into it here; write them into the text"
         )
     messages = prompt if has_image_parts(prompt) or not listed else _with_parts(prompt, len(listed), row_id)
-    parts = [part for part in _parts(messages) if isinstance(part, Mapping) and is_image_part(part)]
+    parts = image_parts(messages)
     places = sum("image" not in part for part in parts)
     if places != len(listed):
         raise DataError(
@@ -202,7 +207,7 @@ def _placed(row: Row, listed: Sequence[object]) -> tuple[str | list[Message], li
         )
     waiting = iter(listed)
     values = [part["image"] if "image" in part else next(waiting) for part in parts]
-    bare: list[Message] = [{**message, "content": _bare(message["content"])} for message in messages]
+    bare: list[Message] = [{**message, "content": bare_parts(message["content"])} for message in messages]
     return bare, values
 
 
@@ -210,7 +215,8 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _bare(content: object) -> object:
+def bare_parts(content: object) -> object:
+    """Return the content of a message with a bare part in the place of each image."""
     if not isinstance(content, list):
         return content
     return [{"type": "image"} if is_image_part(part) else part for part in content]

@@ -1,14 +1,13 @@
 """Images of requests: from data URIs to places among the tokens of a prompt; nothing is fetched for a client."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from paceline.chat.messages import is_image_part
 from paceline.data.pictures import Picture, PictureStore, Placeholders
-from paceline.data.row_images import expanded, media_of
+from paceline.data.row_images import bare_parts, expanded, image_parts, media_of
 from paceline.errors import DataError
 from paceline.openai_api.requests import Refusal
 from paceline.types import Media, Message
@@ -63,10 +62,14 @@ class ImagePrompts:
         pictures = list[Picture]()
         for number, image in enumerate(found, start=1):
             try:
-                pictures.append(self.images.read(image))
+                pictures.append(self.images.read(str(image["image"])))
             except DataError as error:
                 raise Refusal(f"image {number} of the messages {error}", "messages") from error
-        return without_images(messages), tuple(pictures)
+        bare = tuple(
+            {**message, "content": bare_parts(message["content"])} if "content" in message else message
+            for message in messages
+        )
+        return bare, tuple(pictures)
 
     def prompt(self, text: str, pictures: tuple[Picture, ...], encode: Any) -> ServedPrompt:
         """Return the prompt of a rendered text, in which `encode` makes tokens of text; raises Refusal."""
@@ -76,23 +79,3 @@ class ImagePrompts:
             return ServedPrompt(ids=ids, media=media_of(ids, pictures, self.placeholders, REQUEST), pictures=pictures)
         except DataError as error:
             raise Refusal(str(error).removeprefix(f"row {REQUEST}: "), "messages") from error
-
-
-def image_parts(messages: Sequence[Message]) -> list[str]:
-    """Return the data URIs of the images in messages, in order."""
-    return [str(part["image"]) for message in messages for part in _parts(message) if is_image_part(part)]
-
-
-def without_images(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return messages with a bare part in the place of each image."""
-    return tuple(
-        {**message, "content": [{"type": "image"} if is_image_part(part) else part for part in _parts(message)]}
-        if _parts(message)
-        else message
-        for message in messages
-    )
-
-
-def _parts(message: Message) -> Sequence[Mapping[str, Any]]:
-    content = message.get("content")
-    return content if isinstance(content, list) else ()

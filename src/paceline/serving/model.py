@@ -20,12 +20,13 @@ from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.requests import ModelRequest, requested_context
 from paceline.chat.turns import TurnTokens, plain_prompt
 from paceline.data.pictures import Picture
+from paceline.data.row_images import image_parts
 from paceline.engines import Request, Sampling, TrainedEngine, sample_key
 from paceline.errors import ConfigError, ModelError
 from paceline.openai_api.requests import ApiRequest, Refusal
 from paceline.serving.choices import Choice, OnParts, RunningResponse, TextReader
 from paceline.serving.generations import Generation, Generations
-from paceline.serving.images import ImagePrompts, ServedPrompt, image_parts
+from paceline.serving.images import ImagePrompts, ServedPrompt
 
 DRAWN_BY = ("temperature", "top_p", "top_k", "min_p")
 """Settings of a request that say how its tokens are drawn."""

@@ -10,9 +10,10 @@ from paceline.checkpoints import run_files
 from paceline.checkpoints.existing_runs import WriteLock, refuse_unusable_directory
 from paceline.checkpoints.finding import read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
-from paceline.checkpoints.run_files import append, write_whole
+from paceline.checkpoints.run_files import append
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.reports.page.html import write_report
+from paceline.runtime.whole_files import write_whole
 from paceline.training.setup.configuration import read_run_configuration
 
 CONFIG = "# paceline 0.1.0\n\nmodel: embedded\ndataset: arithmetic\n"

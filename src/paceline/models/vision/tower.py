@@ -129,6 +129,7 @@ class Vision:
         """Images that were encoded, those whose features were there already, and how long encoding took; on a GPU,
         which goes on by itself, only how long it took to begin it."""
         self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
+        self._kept_bytes = 0
         self._grids: dict[str, Tensor] = {}
 
     def of(self, model: PreTrainedModel, **changed: Any) -> "Vision":
@@ -169,26 +170,27 @@ class Vision:
     def forget(self) -> None:
         """Drop all features that are kept, as after a step that changed encoder or projector."""
         self._kept.clear()
+        self._kept_bytes = 0
 
     def features(self, hashes: Iterable[str]) -> dict[str, ImageFeatures]:
         """Return the features of images, each computed once: kept ones, or with a graph while the encoder trains."""
         hashes = dict.fromkeys(hashes)
         has_graph = torch.is_grad_enabled() and self.is_trained
-        found = dict[str, ImageFeatures]()
+        features = dict[str, ImageFeatures]()
         for sha256 in hashes:
             if not has_graph and sha256 in self._kept:
                 self._kept.move_to_end(sha256)
                 self.counts["reused"] += 1
-                found[sha256] = self._kept[sha256]
+                features[sha256] = self._kept[sha256]
                 continue
             started = time.perf_counter()
             with torch.set_grad_enabled(has_graph), self._precision():
-                found[sha256] = self._encoded(sha256)
+                features[sha256] = self._encoded(sha256)
             self.counts["encoded"] += 1
             self.counts["seconds"] += time.perf_counter() - started
             if not has_graph:
-                self._keep(sha256, found[sha256])
-        return found
+                self._keep(sha256, features[sha256])
+        return features
 
     def positions(self, prompt_ids: Sequence[int], media: Sequence[Media]) -> tuple[Int[Tensor, "A L"], int]:
         """Return each token's position in a prompt, by the model's own function, and that of the token behind it.
@@ -205,8 +207,8 @@ class Vision:
             run = slice(image.start, image.start + image.length)
             kinds[0, run] = ids[run] == self.image_token_id
         grids = torch.cat([self.grid(image.sha256) for image in media])
-        found, shift = self.body.get_rope_index(ids[None], mm_token_type_ids=kinds, image_grid_thw=grids)
-        return found[-axes:, 0], length + int(shift)
+        positions, shift = self.body.get_rope_index(ids[None], mm_token_type_ids=kinds, image_grid_thw=grids)
+        return positions[-axes:, 0], length + int(shift)
 
     def grid(self, sha256: str) -> Int[Tensor, "1 3"]:
         """Return frames, rows and columns of an image's patches."""
@@ -222,8 +224,8 @@ class Vision:
             positions = positions.repeat(self.family.axes, 1)
             for length in batch.prompt_lengths:
                 of_prompt = [image for image in batch.media if start <= image.start < start + length]
-                found, behind = self.positions(ids[start : start + length], _moved(of_prompt, -start))
-                positions[:, start : start + length] = found.to(positions)
+                of_tokens, behind = self.positions(ids[start : start + length], _moved(of_prompt, -start))
+                positions[:, start : start + length] = of_tokens.to(positions)
                 shifts.append(behind - length)
                 start += length
             lengths = torch.tensor(batch.input_lengths)
@@ -237,11 +239,11 @@ class Vision:
         """Return the arguments of a language model for prompts, padded on the left, and each one's next position."""
         ids, media, positions, following, rows = list[int](), list[Media](), list[Tensor](), list[int](), list[Tensor]()
         for prompt_ids, images in prompts:
-            found, behind = self.positions(prompt_ids, images)
+            of_tokens, behind = self.positions(prompt_ids, images)
             media += _moved(images, len(ids))
             rows.append(torch.arange(len(ids), len(ids) + len(prompt_ids)))
             ids += prompt_ids
-            positions.append(found)
+            positions.append(of_tokens)
             following.append(behind)
         device = self.model.device
         longest = max(map(len, rows))
@@ -345,9 +347,9 @@ class Vision:
 
     def _keep(self, sha256: str, features: ImageFeatures) -> None:
         self._kept[sha256] = features
-        size = sum(kept.nbytes for kept in self._kept.values())
-        while size > self.cache_bytes and len(self._kept) > 1:
-            size -= self._kept.popitem(last=False)[1].nbytes
+        self._kept_bytes += features.nbytes
+        while self._kept_bytes > self.cache_bytes and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
 def _moved(media: Sequence[Media], by: int) -> list[Media]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from paceline.checkpoints.run_files import write_whole
 from paceline.errors import ConfigError
 from paceline.metrics.comparisons import Comparison, compare_records, probability
 from paceline.reports.format import percent, points
@@ -13,6 +12,7 @@ from paceline.reports.page.figures import Chart, ChartLine, figure
 from paceline.reports.page.html import TOOLS, document
 from paceline.reports.page.outcome import evaluations, first_set, outcome
 from paceline.reports.page.reading import RunRecord, Series, metric, read_lines, smoothed, total_seconds, value_at
+from paceline.runtime.whole_files import write_whole
 
 OF_EVERY_RUN = ("output_dir", "paceline_version")
 """Keys of config.yaml that differ between runs without an effect on what is computed."""

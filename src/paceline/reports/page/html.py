@@ -16,7 +16,6 @@ from pathlib import Path
 
 from paceline.checkpoints.journal import read_journal
 from paceline.checkpoints.run_directory import IMAGES
-from paceline.checkpoints.run_files import write_whole
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.errors import INTERRUPTED, CheckpointError, ConfigError
@@ -32,6 +31,7 @@ from paceline.reports.page import curves
 from paceline.reports.page.figures import Scale
 from paceline.reports.page.outcome import AccuracyGain, Form, fates, first_set, form_of, outcome, pairs
 from paceline.reports.page.reading import RunRecord, dropped_counts, metric, read_run, total, total_seconds, value_at
+from paceline.runtime.whole_files import write_whole
 
 
 def headline(run: RunRecord) -> str:
